@@ -1,0 +1,139 @@
+# make help says what each target does. Nothing here needs root, but system packages that are
+# missing are installed when it is root and named in one message when it is not.
+
+PYTHON  ?= python3
+VENV    := .venv
+PY      := $(VENV)/bin/python
+TORCH   ?= 2.13.0
+FLAVOR  ?= release
+BUILD   ?= build/$(FLAVOR)
+CC      ?= gcc
+CLANG   ?= $(firstword $(shell command -v clang clang-19 clang-16 clang-15 clang-14 2>/dev/null) clang)
+JOBS    ?= $(shell nproc)
+SECONDS_FUZZ ?= 10
+SEEDS   ?= 3000
+
+WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wswitch-enum -Wvla
+WERROR  ?= $(if $(CI),-Werror,)
+CFLAGS_release := -O2 -g
+CFLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+CFLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+# No fused multiply-add: the same bits on every instruction set.
+CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
+           $(WARN) $(WERROR) $(CFLAGS_$(FLAVOR)) -Icsrc -Icsrc/include
+LDLIBS  := -lcrypto -lm -pthread -ldl
+
+ROOMS   := base kernels codec wire protocol os comm ckpt node
+LIB_SRC := $(foreach room,$(ROOMS),$(wildcard csrc/$(room)/*.c))
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB     := $(BUILD)/libsolo.a
+UNIT    := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+SIM_SRC := $(wildcard tests/sim/*.c)
+FUZZ    := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+BENCH   := $(patsubst benchmarks/%.c,$(BUILD)/%,$(wildcard benchmarks/*.c))
+SOLORUN := $(BUILD)/solorun
+
+.PHONY: help setup demo test bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    set everything up and run the main job: 2 nodes, a third joins, two go (3 min)"
+	@echo "make setup   the set-up alone: $(VENV)/bin/python and $(VENV)/bin/solorun"
+	@echo "make test    set everything up and run all tests (C and Python, one pytest run)"
+	@echo "make bench   every benchmark, each as ratios of one run (some parts need root)"
+	@echo "make sim     the protocol under $(SEEDS) seeds of the deterministic simulator"
+	@echo "make fuzz    every parser under libFuzzer, $(SECONDS_FUZZ) s each (SECONDS_FUZZ=...)"
+	@echo "make asan    the C tests under AddressSanitizer and UBSan; make tsan: ThreadSanitizer"
+	@echo "make lint    clang-format, clang-tidy, ruff, mypy --strict, layers, sizes; make fmt mends layout"
+	@echo "make clean   removes build/; the set-up in $(VENV) stays"
+
+# ---- the C library, its tests, the launcher -------------------------------------------------
+lib: $(LIB)
+launcher: $(SOLORUN)
+ctests: $(UNIT) $(if $(SIM_SRC),$(BUILD)/sim)
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(LIB): $(LIB_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/tests/unit/check.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/sim: $(SIM_SRC:%.c=$(BUILD)/%.o) $(LIB)
+	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+$(SOLORUN): $(patsubst %.c,$(BUILD)/%.o,$(wildcard launcher/*.c)) $(LIB)
+	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/%: $(BUILD)/benchmarks/%.o $(LIB)
+	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(LIB)
+	$(CLANG) $(CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
+
+.SECONDARY:
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# ---- set-up -----------------------------------------------------------------------------------
+packages:
+	@tools/packages.sh
+
+$(VENV)/.packages: requirements-dev.txt
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check -U pip setuptools wheel
+	$(PY) -m pip install -q --disable-pip-version-check torch==$(TORCH)
+	$(PY) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+INSTALLED := $(shell find csrc launcher solo -name '*.[chpt]*' -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
+$(VENV)/.installed: $(VENV)/.packages setup.py pyproject.toml $(INSTALLED)
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+venv: $(VENV)/.packages
+setup: packages $(VENV)/.installed
+
+demo: setup
+	$(PY) examples/demo.py
+
+# ---- checks -----------------------------------------------------------------------------------
+test: setup
+	$(MAKE) -s -j$(JOBS) ctests launcher WERROR=-Werror
+	$(PY) -m pytest tests
+
+sim: $(BUILD)/sim
+	$(BUILD)/sim --seeds $(SEEDS)
+
+fuzz:
+	@$(MAKE) -s -j$(JOBS) FLAVOR=fuzz CC=$(CLANG) $(FUZZ:%=build/fuzz/%)
+	@for name in $(FUZZ); do \
+	    mkdir -p build/fuzz/corpus/$$name; \
+	    build/fuzz/$$name -max_total_time=$(SECONDS_FUZZ) -print_final_stats=0 -verbosity=0 \
+	        build/fuzz/corpus/$$name $$(test -d tests/fuzz/corpus/$$name && echo tests/fuzz/corpus/$$name) \
+	        || exit 1; echo "$$name: clean for $(SECONDS_FUZZ) s"; done
+
+asan tsan:
+	@$(MAKE) -s -j$(JOBS) FLAVOR=$@ ctests
+	@for test in build/$@/tests/test_*; do \
+	    case $$test in *.d|*.o) continue;; esac; $$test >/dev/null 2>build/$@/log || \
+	        { echo "$$test:"; cat build/$@/log; exit 1; }; done
+	@if [ -x build/$@/sim ]; then build/$@/sim --seeds 100; fi
+	@echo "$@: clean"
+
+lint: setup
+	$(PY) tools/lint.py
+
+fmt:
+	$(PY) tools/lint.py --fix
+
+bench: setup
+	$(PY) -m benchmarks
+
+clean:
+	rm -rf build

@@ -1,0 +1,68 @@
+"""Builds libsolo and solorun with make, then the two native modules against them.
+
+solo/_C: CPython's C API, no torch, one binary for every CPython from 3.11 on.
+solo/_c10d: the c10d adapter, bound to the torch that is installed while building.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = pathlib.Path(__file__).parent.resolve()
+BUILD = "build/release"
+
+
+def torch_extension() -> Extension:
+    try:
+        import torch
+        from torch.utils import cpp_extension
+    except ImportError:
+        sys.exit(
+            "solo builds against the torch you have: pip install torch, "
+            "then pip install --no-build-isolation ."
+        )
+    major, minor = torch.__version__.split(".")[:2]
+    return Extension(
+        "solo._c10d",
+        sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/c10d").glob("*.cpp")),
+        include_dirs=["csrc", "csrc/include", *cpp_extension.include_paths()],
+        library_dirs=cpp_extension.library_paths(),
+        libraries=["c10", "torch_cpu", "torch", "crypto"],
+        define_macros=[("SOLO_TORCH_MAJOR", major), ("SOLO_TORCH_MINOR", minor)],
+        extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"],
+        extra_objects=[f"{BUILD}/libsolo.a"],
+        language="c++",
+    )
+
+
+class Build(build_ext):
+    def build_extensions(self) -> None:
+        jobs = f"-j{os.cpu_count() or 1}"
+        subprocess.run(["make", "-s", jobs, "lib", "launcher"], cwd=ROOT, check=True)
+        super().build_extensions()
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "solo._C",
+            sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/py").glob("*.c")),
+            include_dirs=["csrc", "csrc/include"],
+            libraries=["crypto"],
+            define_macros=[("Py_LIMITED_API", "0x030b0000")],
+            extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_objects=[f"{BUILD}/libsolo.a"],
+            depends=[f"{BUILD}/libsolo.a"],
+            py_limited_api=True,
+        ),
+        torch_extension(),
+    ],
+    cmdclass={"build_ext": Build},
+    data_files=[("bin", [f"{BUILD}/solorun"])],
+)
