@@ -93,7 +93,8 @@ $(VENV)/.packages: requirements-dev.txt
 
 INSTALLED := $(shell find csrc launcher solo -name '*.[chpt]*' -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
 $(VENV)/.installed: $(VENV)/.packages setup.py pyproject.toml $(INSTALLED)
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
+	@install -m 755 build/release/solorun $(VENV)/bin/solorun # an editable install leaves it out
 	@touch $@
 
 venv: $(VENV)/.packages
