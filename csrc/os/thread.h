@@ -1,0 +1,49 @@
+/* thread.h - threads, locks, and a latch: one thread waits for another's result.
+ *
+ * Any thread. Every wait has a deadline (clock_us). */
+#ifndef SOLO_OS_THREAD_H
+#define SOLO_OS_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "solo.h"
+
+struct thread {
+    pthread_t id;
+    void (*run)(void *context);
+    void *context;
+    char name[16];
+    bool started;
+};
+
+/* Starts `run(context)`, all signals blocked: they belong to the program, not to us. `thread`
+ * stays where it is until thread_join. */
+int thread_start(struct thread *thread, const char *name, void (*run)(void *), void *context);
+void thread_join(struct thread *thread); /* of a thread that was not started: nothing */
+bool thread_is_me(const struct thread *thread);
+
+typedef pthread_mutex_t lock;
+void lock_init(lock *lock);
+void lock_deinit(lock *lock);
+void lock_take(lock *lock);
+void lock_give(lock *lock);
+
+/* Set once with a code and a text; until then waiters wait. */
+struct latch {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool set;
+    int rc;
+    char text[SOLO_TEXT_MAX];
+};
+
+void latch_init(struct latch *latch);
+void latch_deinit(struct latch *latch);
+/* The first call counts, later ones change nothing. `text` (may be NULL) goes with rc < 0. */
+void latch_set(struct latch *latch, int rc, const char *text);
+/* true and *rc_out (with its text as this thread's error text): set; false: the deadline. */
+bool latch_wait(struct latch *latch, uint64_t deadline_us, int *rc_out);
+
+#endif
