@@ -1,0 +1,14 @@
+/* digest.h - whether two members hold the same bytes: a 64-bit hash per chunk, keyed by the
+ * chunk's index. The digest of a whole is the plain sum (modulo 2^64) of its chunks' hashes,
+ * in whatever order they come. Finds accidents; is no proof against an adversary.
+ *
+ * Same value on every instruction set and byte order. Threads: any, pure. */
+#ifndef SOLO_KERNELS_DIGEST_H
+#define SOLO_KERNELS_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t digest_chunk(uint64_t chunk_index, const void *bytes, size_t size);
+
+#endif
