@@ -46,7 +46,7 @@ struct vec {
     void (*max_i64)(int64_t *out, const int64_t *a, const int64_t *b, size_t count);
 
     void (*scale_f32)(float *out, const float *in, float factor, size_t count); /* factor*in */
-    void (*axpy_f32)(float *sum, const float *in, float factor, size_t count); /* += factor*in */
+    void (*axpy_f32)(float *sum, const float *in, float factor, size_t count);  /* += factor*in */
 
     /* out = (anchor - local) + residual; residual may be NULL. */
     void (*delta)(float *out, const float *anchor, const float *local, const float *residual,
@@ -59,8 +59,8 @@ struct vec {
     bool (*encode_bf16)(uint16_t *code, float *residual, const float *in, size_t count);
     /* code = in * inverse rounded to nearest even within -127..127; residual (may be NULL)
      * = in - code * scale. */
-    void (*encode_int8)(int8_t *code, float *residual, const float *in, float scale,
-                        float inverse, size_t count);
+    void (*encode_int8)(int8_t *code, float *residual, const float *in, float scale, float inverse,
+                        size_t count);
     void (*decode_int8)(float *out, const int8_t *code, float scale, size_t count);
     void (*axpy_int8)(float *sum, const int8_t *code, float factor, size_t count);
 
