@@ -1,0 +1,140 @@
+/* master.h - the membership service: who is in, which round, commit or abort. Pure; soft state
+ * only: after a restart everything is told by the members.
+ *
+ * ## How to drive it
+ * Feed ACCEPTED when a control connection's hello is over (conn: the driver's number for it, not
+ * used again before CLOSED was fed or CLOSE was done; address: as seen), MESSAGE for each of its
+ * messages, CLOSED when it ended, TICK at out.wake_us. Then do the actions in order; if
+ * out.more, call master_step with a TICK at once for the rest.
+ *
+ * SEND    out.msgs[index] or, if `msg` is set, that message, to conn. MEMBERS: table is set.
+ *         A connection that cannot take it (a full queue of a named limit) is closed: CLOSED.
+ * CLOSE   after what was sent before it. No CLOSED follows.
+ * STATUS  send master_status() to conn as FRAME_STATUS.
+ * EVENT   out.events[index], for events.jsonl.
+ * OVER    the job is over (rc): end when the queues are empty or after a second. */
+#ifndef SOLO_PROTOCOL_MASTER_H
+#define SOLO_PROTOCOL_MASTER_H
+
+#include "protocol/event.h"
+#include "protocol/plan.h"
+
+#define MASTER_NODES_MAX     SOLO_MEMBERS_MAX
+#define MASTER_CONNS_MAX     512u      /* beyond: refused */
+#define MASTER_LEFT_MAX      64u       /* who left, remembered for the status */
+#define MASTER_ATTEMPTS_MAX  12u       /* of one round; then it fails with a typed error */
+#define MASTER_BLAME_MAX     3u        /* failed attempts on one node's account; then it is dropped */
+#define MASTER_FOUND_US      2000000u  /* after its start before a fresh job may begin: members of
+                                          an earlier master come back within it */
+#define MASTER_GRACE_MIN_US  2000000u  /* least wait for stragglers before SUMMON */
+
+struct master_config {
+    char job_id[MSG_TEXT_MAX];
+    char name[MSG_TEXT_MAX], address[MSG_TEXT_MAX];
+    uint64_t pid;
+    uint64_t incarnation; /* wall clock in us at its start; raised above what members report */
+    uint32_t min_nodes, expected_nodes;
+    uint64_t timeout_us, lease_us;
+    bool linger;
+};
+
+enum master_event_type { MASTER_ACCEPTED, MASTER_MESSAGE, MASTER_CLOSED, MASTER_TICK };
+
+struct master_event {
+    enum master_event_type type;
+    uint64_t now_us;
+    uint32_t conn;
+    const struct msg *msg;
+    const char *address; /* ACCEPTED */
+    const char *text;    /* CLOSED: why */
+};
+
+enum master_action_type { MASTER_SEND, MASTER_CLOSE, MASTER_STATUS, MASTER_EVENT, MASTER_OVER };
+
+struct master_action {
+    enum master_action_type type;
+    uint32_t conn, index;
+    const struct msg *msg; /* SEND: instead of msgs[index] */
+    int rc;
+};
+
+#define MASTER_OUT_ACTIONS_MAX 1024u
+#define MASTER_OUT_MSGS_MAX    64u
+#define MASTER_OUT_EVENTS_MAX  64u
+
+struct master_out {
+    uint32_t count, msg_count, event_count, events_dropped;
+    struct master_action actions[MASTER_OUT_ACTIONS_MAX];
+    struct msg msgs[MASTER_OUT_MSGS_MAX];
+    struct event events[MASTER_OUT_EVENTS_MAX];
+    bool more;        /* feed a TICK at once */
+    uint64_t wake_us; /* feed a TICK then; UINT64_MAX: not needed */
+};
+
+enum master_phase {
+    MASTER_SETTLING,   /* just started: who was there before? */
+    MASTER_FOUNDING,   /* fewer than min_nodes, no anchor chosen */
+    MASTER_BETWEEN,    /* members train; joiners are admitted */
+    MASTER_EXCHANGING, /* BEGIN was sent, no verdict yet */
+    MASTER_ENDED,
+};
+
+struct node { /* a member or a joiner */
+    bool used;
+    uint32_t conn; /* UINT32_MAX: none (after a restart: expected, not here yet) */
+    struct msg_identity identity;
+    struct msg_held held;
+    enum member_standing standing;
+    bool listed, founder, finished;
+    bool partial;       /* in its first interval: summoned rather than waited for */
+    bool summoned;
+    uint32_t slot;
+    struct msg_ready ready;
+    struct msg_done done;
+    bool left_out;      /* non-finite in this round: weight 0 */
+    uint32_t blame;     /* failed attempts on its account, since a commit */
+    uint64_t heard_us, standing_us, joined_us;
+    uint32_t owed;      /* messages to send: bits of master.c */
+    struct round_id doubt;
+    uint64_t doubt_digest;
+};
+
+struct master_left {
+    struct msg_identity identity;
+    char why[MSG_TEXT_MAX];
+    uint64_t at_us, version, penalty_us; /* penalty: a node dropped for faults waits so long */
+    bool finished, founder;
+};
+
+struct master {
+    struct master_config config;
+    enum master_phase phase;
+    uint64_t now_us, started_us, phase_us;
+    struct node nodes[MASTER_NODES_MAX];
+    uint32_t conn_of_status; /* not used by drivers */
+    bool settings_known, founded, finished_any;
+    struct msg_settings settings;
+    uint32_t settings_rank;     /* whose they are */
+    struct epoch epoch;
+    uint64_t version, digest, job_step;
+    bool digest_known;
+    struct round_id round;      /* attempt in progress or last tried */
+    struct msg_verdict verdict; /* the last COMMIT */
+    uint64_t first_ready_us, all_ready_us, begin_us, interval_us, last_commit_us;
+    uint32_t attempts;
+    uint64_t retry_us;
+    struct msg_members members; /* as last sent */
+    bool members_stale;
+    struct msg msg_members, msg_begin, msg_verdict; /* shared by all receivers */
+    struct master_left left[MASTER_LEFT_MAX];
+    uint32_t left_count;
+};
+
+int master_init(struct master *master, const struct master_config *config, uint64_t now_us);
+
+/* One event. Always 0: what members do wrong becomes actions. */
+int master_step(struct master *master, const struct master_event *event, struct master_out *out);
+
+void master_status(const struct master *master, struct msg_status *out);
+
+#endif
