@@ -46,7 +46,7 @@ struct member_result {
 
 struct action {
     enum action_type type;
-    uint32_t peer;  /* index into member->peers */
+    uint32_t peer; /* index into member->peers */
     uint32_t chunk;
     enum state_kind kind;
     uint64_t version;
@@ -72,7 +72,7 @@ struct out {
 void out_clear(struct out *out);
 struct action *out_add(struct out *out, enum action_type type);
 struct action *out_add_peer(struct out *out, enum action_type type, uint32_t peer, uint32_t chunk);
-struct msg *out_msg(struct out *out, enum frame_type type); /* adds SEND_MASTER with it */
+struct msg *out_msg(struct out *out, enum frame_type type);     /* adds SEND_MASTER with it */
 struct event *out_event(struct out *out, enum event_kind kind); /* never NULL: filled with nobody */
 
 #endif

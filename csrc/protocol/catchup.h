@@ -24,7 +24,7 @@ struct catchup_donor {
 struct catchup {
     bool active, adopting, own;
     struct plan plan;
-    bool momentum;       /* the job has an outer momentum: kind STATE_MOMENTUM is fetched too */
+    bool momentum; /* the job has an outer momentum: kind STATE_MOMENTUM is fetched too */
     uint64_t version, digest, job_step;
     uint32_t tries;
     uint32_t donor_count;

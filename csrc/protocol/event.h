@@ -6,28 +6,28 @@
 #include "wire/msg.h"
 
 enum event_kind {
-    EVENT_JOINED,        /* rank came into the member list; text: "founder", "joiner" or "rejoined" */
-    EVENT_LEFT,          /* said goodbye; text: its reason; rc 0: finished */
-    EVENT_LOST,          /* connection or lease ended, or was dropped; text: why */
-    EVENT_REFUSED,       /* rc, text as it was told */
-    EVENT_BEGIN,         /* round, attempt, member_count */
-    EVENT_COMMITTED,     /* round = version, attempt, member_count, contributor_count, digest, us */
-    EVENT_ABORTED,       /* rank: on whose account; text: why */
-    EVENT_NONFINITE,     /* rank left out of this round; text: the tensor */
-    EVENT_TWINS,         /* rank and other_rank sent equal deltas: the same data */
-    EVENT_ODD,           /* rank's anchor or mean differs from the others': it is resynced */
-    EVENT_SUMMONED,      /* rank is asked to merge early */
-    EVENT_ALONE,         /* rank is the only member now */
-    EVENT_WAITING,       /* fewer than min_nodes: text */
-    EVENT_SETTLED,       /* master restarted: version, member_count; text: how */
-    EVENT_STATE_LOST,    /* nobody holds version `version` any more */
-    EVENT_CAUGHT_UP,     /* rank holds version; us: how long it took; bytes */
-    EVENT_MASTER_LOST,   /* member: text: why */
-    EVENT_MASTER_FOUND,  /* member */
-    EVENT_PEER_LOST,     /* member: link to rank; text */
-    EVENT_DONOR_LOST,    /* member: rank */
-    EVENT_REJOINED,      /* member: fell out and came back at version; its last interval is lost */
-    EVENT_OVER,          /* rc, text */
+    EVENT_JOINED,      /* rank came into the member list; text: "founder", "joiner" or "rejoined" */
+    EVENT_LEFT,        /* said goodbye; text: its reason; rc 0: finished */
+    EVENT_LOST,        /* connection or lease ended, or was dropped; text: why */
+    EVENT_REFUSED,     /* rc, text as it was told */
+    EVENT_BEGIN,       /* round, attempt, member_count */
+    EVENT_COMMITTED,   /* round = version, attempt, member_count, contributor_count, digest, us */
+    EVENT_ABORTED,     /* rank: on whose account; text: why */
+    EVENT_NONFINITE,   /* rank left out of this round; text: the tensor */
+    EVENT_TWINS,       /* rank and other_rank sent equal deltas: the same data */
+    EVENT_ODD,         /* rank's anchor or mean differs from the others': it is resynced */
+    EVENT_SUMMONED,    /* rank is asked to merge early */
+    EVENT_ALONE,       /* rank is the only member now */
+    EVENT_WAITING,     /* fewer than min_nodes: text */
+    EVENT_SETTLED,     /* master restarted: version, member_count; text: how */
+    EVENT_STATE_LOST,  /* nobody holds version `version` any more */
+    EVENT_CAUGHT_UP,   /* rank holds version; us: how long it took; bytes */
+    EVENT_MASTER_LOST, /* member: text: why */
+    EVENT_MASTER_FOUND, /* member */
+    EVENT_PEER_LOST,    /* member: link to rank; text */
+    EVENT_DONOR_LOST,   /* member: rank */
+    EVENT_REJOINED,     /* member: fell out and came back at version; its last interval is lost */
+    EVENT_OVER,         /* rc, text */
     EVENT_KIND_COUNT,
 };
 

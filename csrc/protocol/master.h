@@ -19,14 +19,15 @@
 #include "protocol/event.h"
 #include "protocol/plan.h"
 
-#define MASTER_NODES_MAX     SOLO_MEMBERS_MAX
-#define MASTER_CONNS_MAX     512u      /* beyond: refused */
-#define MASTER_LEFT_MAX      64u       /* who left, remembered for the status */
-#define MASTER_ATTEMPTS_MAX  12u       /* of one round; then it fails with a typed error */
-#define MASTER_BLAME_MAX     3u        /* failed attempts on one node's account; then it is dropped */
-#define MASTER_FOUND_US      2000000u  /* after its start before a fresh job may begin: members of
-                                          an earlier master come back within it */
-#define MASTER_GRACE_MIN_US  2000000u  /* least wait for stragglers before SUMMON */
+#define MASTER_NODES_MAX    SOLO_MEMBERS_MAX
+#define MASTER_CONNS_MAX    512u /* beyond: refused */
+#define MASTER_LEFT_MAX     64u  /* who left, remembered for the status */
+#define MASTER_ATTEMPTS_MAX 12u  /* of one round; then it fails with a typed error */
+#define MASTER_BLAME_MAX    3u   /* failed attempts on one node's account; then it is dropped */
+#define MASTER_FOUND_US                                                                            \
+    2000000u                         /* after its start before a fresh job may begin: members of   \
+                                        an earlier master come back within it */
+#define MASTER_GRACE_MIN_US 2000000u /* least wait for stragglers before SUMMON */
 
 struct master_config {
     char job_id[MSG_TEXT_MAX];
@@ -86,15 +87,15 @@ struct node { /* a member or a joiner */
     struct msg_held held;
     enum member_standing standing;
     bool listed, founder, finished;
-    bool partial;       /* in its first interval: summoned rather than waited for */
+    bool partial; /* in its first interval: summoned rather than waited for */
     bool summoned;
     uint32_t slot;
     struct msg_ready ready;
     struct msg_done done;
-    bool left_out;      /* non-finite in this round: weight 0 */
-    uint32_t blame;     /* failed attempts on its account, since a commit */
+    bool left_out;  /* non-finite in this round: weight 0 */
+    uint32_t blame; /* failed attempts on its account, since a commit */
     uint64_t heard_us, standing_us, joined_us;
-    uint32_t owed;      /* messages to send: bits of master.c */
+    uint32_t owed; /* messages to send: bits of master.c */
     struct round_id doubt;
     uint64_t doubt_digest;
 };
@@ -114,7 +115,7 @@ struct master {
     uint32_t conn_of_status; /* not used by drivers */
     bool settings_known, founded, finished_any;
     struct msg_settings settings;
-    uint32_t settings_rank;     /* whose they are */
+    uint32_t settings_rank; /* whose they are */
     struct epoch epoch;
     uint64_t version, digest, job_step;
     bool digest_known;

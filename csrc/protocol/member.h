@@ -32,13 +32,12 @@
  *              is there; FETCH and NO_STATE are fed as they come.
  * SENT         a SEND_DELTA, SEND_MEAN or SERVE is over: its bytes are with the kernel (peer,
  *              frame type, id or version, chunk). Not after LINK_DOWN, DROP_ROUND, DROP_SERVES.
- * ENCODED      an ENCODE is over (id, chunk). ok false: a value was NaN or Inf, text names the tensor.
- * REDUCED      a REDUCE is over (id, chunk): the mean's bytes are in their place.
- * APPLIED      an APPLY is over (digest: of the whole new anchor and momentum).
- * ADOPTED      an ADOPT is over (digest likewise; version, job_step if own).
- * TICK         time has passed.
- * ENCODED, REDUCED, APPLIED, ADOPTED may come from another thread's work, any time later, also
- * when the round is over: they carry its id and are then ignored.
+ * ENCODED      an ENCODE is over (id, chunk). ok false: a value was NaN or Inf, text names the
+ * tensor. REDUCED      a REDUCE is over (id, chunk): the mean's bytes are in their place. APPLIED
+ * an APPLY is over (digest: of the whole new anchor and momentum). ADOPTED      an ADOPT is over
+ * (digest likewise; version, job_step if own). TICK         time has passed. ENCODED, REDUCED,
+ * APPLIED, ADOPTED may come from another thread's work, any time later, also when the round is
+ * over: they carry its id and are then ignored.
  *
  * ## Actions to do
  * CONNECT_MASTER / CLOSE_MASTER  with the hello; MASTER_UP or MASTER_DOWN follows CONNECT_MASTER
@@ -83,9 +82,9 @@
 #include "protocol/catchup.h"
 #include "protocol/round.h"
 
-#define MEMBER_BACKOFF_MIN_US 20000u    /* first wait before connecting again; doubles, jittered */
-#define MEMBER_BACKOFF_MAX_US 1000000u
-#define MEMBER_BEATS_PER_LEASE 4u       /* heartbeats in one lease */
+#define MEMBER_BACKOFF_MIN_US  20000u /* first wait before connecting again; doubles, jittered */
+#define MEMBER_BACKOFF_MAX_US  1000000u
+#define MEMBER_BEATS_PER_LEASE 4u /* heartbeats in one lease */
 
 enum member_state {
     MEMBER_OFF,         /* before START */
@@ -105,50 +104,63 @@ struct peer {
     uint32_t node_rank;
     uint64_t instance;
     char name[MSG_TEXT_MAX], address[MSG_TEXT_MAX];
-    uint32_t slot;          /* in the current list; UINT32_MAX: a joiner */
+    uint32_t slot; /* in the current list; UINT32_MAX: a joiner */
     enum link_state link;
-    bool wanted;            /* ours to make: the lower node rank connects */
-    uint32_t failures;      /* since it was last up */
+    bool wanted;       /* ours to make: the lower node rank connects */
+    uint32_t failures; /* since it was last up */
     uint64_t retry_us;
-    uint32_t serves;        /* STATE sends in flight */
+    uint32_t serves; /* STATE sends in flight */
 };
 
 struct member_config {
     char job_id[MSG_TEXT_MAX];
     struct msg_identity identity;
-    uint64_t seed;        /* of the jitter */
-    uint64_t timeout_us;  /* one deadline for waits on others: attach, merge, lost master */
-    uint64_t lease_us;    /* until ADMIT says the master's */
-    uint32_t min_rate;    /* bytes/s assumed for deadlines; 0: PLAN_RATE_FLOOR */
+    uint64_t seed;       /* of the jitter */
+    uint64_t timeout_us; /* one deadline for waits on others: attach, merge, lost master */
+    uint64_t lease_us;   /* until ADMIT says the master's */
+    uint32_t min_rate;   /* bytes/s assumed for deadlines; 0: PLAN_RATE_FLOOR */
 };
 
 struct member_attach {
     struct plan_model model;
     struct msg_settings settings;
-    bool momentum;            /* the outer step keeps one */
-    struct msg_held held;     /* from a state_dir; its digest is checked by ADOPT */
-    void *memory;             /* member_memory_bytes(&model), 8-byte aligned, borrowed for good */
+    bool momentum;        /* the outer step keeps one */
+    struct msg_held held; /* from a state_dir; its digest is checked by ADOPT */
+    void *memory;         /* member_memory_bytes(&model), 8-byte aligned, borrowed for good */
 };
 
 enum member_event_type {
-    MEMBER_START, MEMBER_ATTACH, MEMBER_SUBMIT, MEMBER_LEAVE, MEMBER_MASTER_UP,
-    MEMBER_MASTER_DOWN, MEMBER_MESSAGE, MEMBER_LINK_UP, MEMBER_LINK_DOWN, MEMBER_RECEIVED,
-    MEMBER_SENT, MEMBER_ENCODED, MEMBER_REDUCED, MEMBER_APPLIED, MEMBER_ADOPTED, MEMBER_TICK,
+    MEMBER_START,
+    MEMBER_ATTACH,
+    MEMBER_SUBMIT,
+    MEMBER_LEAVE,
+    MEMBER_MASTER_UP,
+    MEMBER_MASTER_DOWN,
+    MEMBER_MESSAGE,
+    MEMBER_LINK_UP,
+    MEMBER_LINK_DOWN,
+    MEMBER_RECEIVED,
+    MEMBER_SENT,
+    MEMBER_ENCODED,
+    MEMBER_REDUCED,
+    MEMBER_APPLIED,
+    MEMBER_ADOPTED,
+    MEMBER_TICK,
 };
 
 struct member_event {
     enum member_event_type type;
     uint64_t now_us;
     uint32_t peer;
-    bool ok;                    /* RECEIVED, ENCODED; LEAVE: finished */
+    bool ok; /* RECEIVED, ENCODED; LEAVE: finished */
     int rc;
-    const char *text;           /* may be NULL */
-    struct round_id id;         /* SENT, ENCODED, REDUCED, APPLIED */
+    const char *text;   /* may be NULL */
+    struct round_id id; /* SENT, ENCODED, REDUCED, APPLIED */
     uint32_t chunk;
     uint64_t digest, mean_digest, delta_digest; /* see member_step */
     uint64_t version, job_step;                 /* ADOPTED own */
-    const struct frame *frame;  /* RECEIVED; SENT: type and flags, round, chunk */
-    const struct msg *msg;      /* MESSAGE */
+    const struct frame *frame;                  /* RECEIVED; SENT: type and flags, round, chunk */
+    const struct msg *msg;                      /* MESSAGE */
     const struct member_attach *attach;
     struct {
         uint64_t samples, steps;
@@ -168,7 +180,7 @@ struct member {
     bool attached, joined, submitted, leaving, founder;
     struct member_attach attach;
     struct msg_held held;
-    bool rejoined;            /* the script's values are of an anchor that is gone */
+    bool rejoined; /* the script's values are of an anchor that is gone */
     struct round_id committed;
 
     bool master_up;
@@ -177,15 +189,15 @@ struct member {
     uint64_t incarnation;
     uint32_t rtt_us;
 
-    struct epoch epoch;       /* of the list below */
+    struct epoch epoch; /* of the list below */
     uint32_t listed_count, slot;
-    uint32_t slot_peers[SOLO_MEMBERS_MAX];  /* slot -> peer; own: ROUND_SELF */
+    uint32_t slot_peers[SOLO_MEMBERS_MAX]; /* slot -> peer; own: ROUND_SELF */
     uint32_t slot_ranks[SOLO_MEMBERS_MAX];
     uint32_t device_counts[SOLO_MEMBERS_MAX];
     struct peer peers[SOLO_MEMBERS_MAX];
     struct epoch residual_epoch; /* list of the last committed round */
 
-    struct msg_ready ready;   /* of the merge in flight */
+    struct msg_ready ready; /* of the merge in flight */
     uint64_t submitted_us, attach_us;
     uint32_t attempts;
     struct round round;

@@ -12,14 +12,14 @@
 #include "protocol/plan.h"
 #include "protocol/shard.h"
 
-#define ROUND_ENCODED_MAX  16u /* chunks between ENCODE and their SENT: encode buffers */
-#define ROUND_SENDS_MAX    8u  /* DELTA and MEAN sends in flight to one peer */
+#define ROUND_ENCODED_MAX 16u /* chunks between ENCODE and their SENT: encode buffers */
+#define ROUND_SENDS_MAX   8u  /* DELTA and MEAN sends in flight to one peer */
 
 enum round_phase {
-    ROUND_IDLE,       /* none */
+    ROUND_IDLE, /* none */
     ROUND_EXCHANGING,
-    ROUND_DONE,       /* DONE was sent: the verdict is awaited, in doubt if the master is lost */
-    ROUND_APPLYING,   /* COMMIT came: ACTION_APPLY is being done */
+    ROUND_DONE,     /* DONE was sent: the verdict is awaited, in doubt if the master is lost */
+    ROUND_APPLYING, /* COMMIT came: ACTION_APPLY is being done */
 };
 
 struct round_slot {

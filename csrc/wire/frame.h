@@ -14,12 +14,12 @@
 
 #include "solo.h"
 
-#define FRAME_MAGIC         0x4f4c4f53u /* "SOLO" in byte order */
-#define FRAME_HEADER_BYTES  64u
-#define FRAME_MESSAGE_MAX   16384u      /* payload of one control message */
-#define FRAME_TABLE_MAX     262144u     /* payload of MEMBERS and STATUS: a row per member */
-#define FRAME_CHUNK_MAX     (4u << 20)  /* payload of a DELTA, MEAN or STATE frame */
-#define FRAME_GROUP_MAX     (64u << 20) /* payload of a collective's frame (comm) */
+#define FRAME_MAGIC        0x4f4c4f53u /* "SOLO" in byte order */
+#define FRAME_HEADER_BYTES 64u
+#define FRAME_MESSAGE_MAX  16384u      /* payload of one control message */
+#define FRAME_TABLE_MAX    262144u     /* payload of MEMBERS and STATUS: a row per member */
+#define FRAME_CHUNK_MAX    (4u << 20)  /* payload of a DELTA, MEAN or STATE frame */
+#define FRAME_GROUP_MAX    (64u << 20) /* payload of a collective's frame (comm) */
 
 /* The number is the wire's; 0 is never sent. Control messages are in msg.h. */
 enum frame_type {
@@ -42,18 +42,19 @@ enum frame_type {
     FRAME_END = 17,       /* master -> member: the job is over */
     FRAME_STATUS_ASK = 18,
     FRAME_STATUS = 19,
-    FRAME_LINK = 20,  /* first on a data connection: whose it is */
-    FRAME_DELTA = 32, /* encoded chunk of a member's delta, to its owner */
-    FRAME_MEAN = 33,  /* encoded chunk of the mean, from its owner */
-    FRAME_FETCH = 34, /* joiner -> donor: chunk of this version, please; no payload */
-    FRAME_STATE = 35, /* donor -> joiner: here */
+    FRAME_LINK = 20,     /* first on a data connection: whose it is */
+    FRAME_DELTA = 32,    /* encoded chunk of a member's delta, to its owner */
+    FRAME_MEAN = 33,     /* encoded chunk of the mean, from its owner */
+    FRAME_FETCH = 34,    /* joiner -> donor: chunk of this version, please; no payload */
+    FRAME_STATE = 35,    /* donor -> joiner: here */
     FRAME_NO_STATE = 36, /* donor -> joiner: I do not hold that version; no payload */
-    FRAME_GROUP = 48, /* a collective of a fixed world (comm) */
+    FRAME_GROUP = 48,    /* a collective of a fixed world (comm) */
     FRAME_TYPE_COUNT = 49,
 };
 
 enum frame_flags { /* meaning by type */
-    FRAME_MOMENTUM = 1, /* FETCH, STATE, NO_STATE: outer momentum instead of the anchor */
+                   FRAME_MOMENTUM =
+                       1, /* FETCH, STATE, NO_STATE: outer momentum instead of the anchor */
 };
 
 /* (incarnation of the master, counter): of the member list. Later epochs compare greater. */

@@ -37,13 +37,19 @@ typedef void (*hello_hmac_fn)(const void *key, size_t key_size, const void *byte
 struct hello_config {
     const char *token; /* borrowed while the handshake lasts; NULL: none */
     const char *job_id;
-    uint32_t roles;   /* server: bit set of 1u << role it takes; client: exactly one bit */
+    uint32_t roles; /* server: bit set of 1u << role it takes; client: exactly one bit */
     hello_hmac_fn hmac;
     uint8_t nonce[HELLO_NONCE_BYTES]; /* fresh, from the system's random source */
 };
 
-enum hello_state { HELLO_OPENING, HELLO_REPLYING, HELLO_PROVING, HELLO_ENDING, HELLO_OVER,
-                   HELLO_FAILED };
+enum hello_state {
+    HELLO_OPENING,
+    HELLO_REPLYING,
+    HELLO_PROVING,
+    HELLO_ENDING,
+    HELLO_OVER,
+    HELLO_FAILED
+};
 
 struct hello {
     struct hello_config config;
@@ -54,8 +60,8 @@ struct hello {
     uint8_t nonce_client[HELLO_NONCE_BYTES], nonce_server[HELLO_NONCE_BYTES];
     uint8_t in[HELLO_BYTES_MAX], out[HELLO_BYTES_MAX];
     uint32_t in_size, out_size;
-    int rc;                   /* of a failure */
-    enum solo_reach reach;    /* how it went, for status and messages */
+    int rc;                /* of a failure */
+    enum solo_reach reach; /* how it went, for status and messages */
 };
 
 void hello_client(struct hello *hello, const struct hello_config *config);

@@ -10,11 +10,11 @@
 
 #include "wire/frame.h"
 
-#define MSG_TEXT_MAX     SOLO_NAME_MAX /* bytes of a name with its final zero */
-#define MSG_REASON_MAX   320u          /* bytes of a reason with its final zero */
-#define MSG_DONORS_MAX   16u           /* donors named to one joiner */
-#define MSG_SECTIONS     4u            /* enum solo_role */
-#define MSG_OWED_BYTES   (SOLO_MEMBERS_MAX / 8) /* a bit per slot */
+#define MSG_TEXT_MAX   SOLO_NAME_MAX          /* bytes of a name with its final zero */
+#define MSG_REASON_MAX 320u                   /* bytes of a reason with its final zero */
+#define MSG_DONORS_MAX 16u                    /* donors named to one joiner */
+#define MSG_SECTIONS   4u                     /* enum solo_role */
+#define MSG_OWED_BYTES (SOLO_MEMBERS_MAX / 8) /* a bit per slot */
 
 /* One attempt at one round. The round that makes version v + 1 has the number v + 1;
  * attempts of a round count on over epochs until it is committed. */
@@ -42,8 +42,8 @@ struct msg_identity {
     char host_id[MSG_TEXT_MAX]; /* machine and boot: same rank and host_id = a restart of it */
 };
 
-struct msg_held {    /* the anchor that a member holds */
-    bool held;       /* false: none, the rest is 0 */
+struct msg_held { /* the anchor that a member holds */
+    bool held;    /* false: none, the rest is 0 */
     uint64_t version, digest, job_step;
 };
 
@@ -52,14 +52,14 @@ struct msg_join {
     struct msg_identity identity;
     struct msg_settings settings;
     struct msg_held held;
-    bool returning;      /* was a member before this connection: epoch, founder are its last */
+    bool returning; /* was a member before this connection: epoch, founder are its last */
     bool founder;
-    bool pending;        /* a merge of it is waiting: READY follows */
-    struct epoch epoch;  /* of its last member list */
-    struct round_id committed;  /* the attempt that made held.version; round 0: unknown */
-    struct round_id doubt;      /* sent DONE, no verdict; round 0: none */
-    uint64_t doubt_digest;      /* of the mean */
-    uint32_t epoch_count;       /* members in its last list ... */
+    bool pending;              /* a merge of it is waiting: READY follows */
+    struct epoch epoch;        /* of its last member list */
+    struct round_id committed; /* the attempt that made held.version; round 0: unknown */
+    struct round_id doubt;     /* sent DONE, no verdict; round 0: none */
+    uint64_t doubt_digest;     /* of the mean */
+    uint32_t epoch_count;      /* members in its last list ... */
     uint32_t epoch_ranks[SOLO_MEMBERS_MAX]; /* ... and their node ranks, in slot order */
 };
 
@@ -82,13 +82,13 @@ enum member_standing {
     STANDING_READY,       /* waits at its boundary */
     STANDING_EXCHANGING,
     STANDING_DONE,
-    STANDING_LEFT,        /* said goodbye */
-    STANDING_LOST,        /* its connection or its lease ended */
+    STANDING_LEFT, /* said goodbye */
+    STANDING_LOST, /* its connection or its lease ended */
     STANDING_COUNT,
 };
 const char *standing_name(enum member_standing standing);
 
-struct msg_member { /* a row of MEMBERS: members first, in slot order, then joiners */
+struct msg_member {               /* a row of MEMBERS: members first, in slot order, then joiners */
     struct msg_identity identity; /* host_id is not sent */
     bool listed;                  /* false: a joiner, without a slot */
     bool founder;
@@ -111,11 +111,11 @@ struct msg_ready {
 
 struct msg_begin {
     struct round_id id;
-    uint64_t version; /* base: every member holds it */
-    uint32_t count;   /* members = rows of the epoch's list */
+    uint64_t version;                   /* base: every member holds it */
+    uint32_t count;                     /* members = rows of the epoch's list */
     uint64_t weights[SOLO_MEMBERS_MAX]; /* by slot; 0: sends no delta */
-    double lr_sum, steps; /* weighted means over the contributors; 0: unknown */
-    uint32_t stall_ms;    /* without progress for this long: FAULT */
+    double lr_sum, steps;               /* weighted means over the contributors; 0: unknown */
+    uint32_t stall_ms;                  /* without progress for this long: FAULT */
 };
 
 struct msg_done {
@@ -146,14 +146,14 @@ struct msg_verdict { /* COMMIT and ABORT */
     uint64_t job_step;    /* COMMIT: after the round */
     bool again;           /* ABORT: the round will be tried again; false: `rc` ends the merge */
     int32_t rc;
-    uint32_t rank;        /* ABORT: on whose account; UINT32_MAX: nobody's */
+    uint32_t rank; /* ABORT: on whose account; UINT32_MAX: nobody's */
     char text[MSG_REASON_MAX];
 };
 
 struct msg_heartbeat { /* and its ACK, which sends the time back */
     uint64_t sent_us;
-    uint32_t rtt_us;   /* as last measured by the member */
-    uint32_t chunks;   /* progress in the round */
+    uint32_t rtt_us; /* as last measured by the member */
+    uint32_t chunks; /* progress in the round */
 };
 
 struct msg_leave {
@@ -163,7 +163,7 @@ struct msg_leave {
 
 struct msg_catchup {
     uint64_t version, digest, job_step;
-    bool own;          /* the job begins with what you hold, or your own values: no donors */
+    bool own; /* the job begins with what you hold, or your own values: no donors */
     bool founder;
     uint32_t donor_count;
     uint32_t donors[MSG_DONORS_MAX]; /* node ranks, rows of MEMBERS sent before */
@@ -182,7 +182,7 @@ struct msg_end {
 
 struct msg_link { /* first frame on a data connection */
     uint32_t node_rank, stream, stream_count;
-    uint64_t instance;   /* of the sender */
+    uint64_t instance;    /* of the sender */
     uint64_t to_instance; /* whom it means to reach */
 };
 
