@@ -15,12 +15,16 @@
  * can be read, and a free port. Gives *fd_out. */
 int sock_listen(const struct solo_url *url, int *fd_out, uint16_t *port_out);
 
-/* Begins to connect. Gives *fd_out, which is writable when the outcome is known. */
-int sock_connect(const struct addr *to, int *fd_out);
+/* Begins to connect. Gives *fd_out, which is writable when the outcome is known. An error that
+ * is known at once is told as sock_connected does. */
+int sock_connect(const struct addr *to, int *fd_out, enum solo_reach *reach_out);
 
 /* The outcome: 0, or an error whose text tells refused, unreachable and unanswered apart, with
  * *reach_out saying which. */
 int sock_connected(int fd, const struct addr *to, enum solo_reach *reach_out);
+
+/* The same words for an errno; what sock_connect says of one that fails at once. */
+int sock_connect_error(int number, const struct addr *to, enum solo_reach *reach_out);
 
 /* One waiting connection. SOLO_EAGAIN: none. Gives *fd_out. */
 int sock_accept(int listen_fd, int *fd_out, struct addr *from_out);

@@ -24,15 +24,17 @@ int thread_start(struct thread *thread, const char *name, void (*run)(void *), v
 void thread_join(struct thread *thread); /* of a thread that was not started: nothing */
 bool thread_is_me(const struct thread *thread);
 
-typedef pthread_mutex_t lock;
-void lock_init(lock *lock);
-void lock_deinit(lock *lock);
-void lock_take(lock *lock);
-void lock_give(lock *lock);
+struct lock {
+    pthread_mutex_t mutex;
+};
+void lock_init(struct lock *lock);
+void lock_deinit(struct lock *lock);
+void lock_take(struct lock *lock);
+void lock_give(struct lock *lock);
 
 /* Set once with a code and a text; until then waiters wait. */
 struct latch {
-    pthread_mutex_t mutex;
+    struct lock lock;
     pthread_cond_t changed;
     bool set;
     int rc;

@@ -1,0 +1,62 @@
+#include "os/futex.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "os/clock.h"
+
+/* FUTEX_WAIT_BITSET takes an absolute monotonic time, plain FUTEX_WAIT a relative one. */
+int futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_us)
+{
+    struct timespec at = {.tv_sec = (time_t)(deadline_us / 1000000u),
+                          .tv_nsec = (long)(deadline_us % 1000000u) * 1000};
+    const struct timespec *until = deadline_us == CLOCK_NEVER ? NULL : &at;
+    long rc = syscall(SYS_futex, (void *)word, FUTEX_WAIT_BITSET, expected, until, NULL,
+                      FUTEX_BITSET_MATCH_ANY);
+    return rc < 0 && errno == ETIMEDOUT ? SOLO_ETIMEDOUT : 0;
+}
+
+void futex_wake(_Atomic uint32_t *word, uint32_t count)
+{
+    syscall(SYS_futex, (void *)word, FUTEX_WAKE, count > INT_MAX ? INT_MAX : (int)count, NULL,
+            NULL, 0);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+int futex_wait_change(_Atomic uint32_t *word, uint32_t expected, uint32_t spin_us,
+                      uint64_t deadline_us)
+{
+    uint64_t spin_until_us = spin_us ? clock_us() + spin_us : 0;
+    while (spin_us) {
+        for (int i = 0; i < 64; i++) { /* the clock costs about as much as these */
+            if (atomic_load_explicit(word, memory_order_acquire) != expected) {
+                return 0;
+            }
+            relax();
+        }
+        if (clock_us() >= spin_until_us) {
+            break;
+        }
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == expected) {
+        if (futex_wait(word, expected, deadline_us) == SOLO_ETIMEDOUT &&
+            atomic_load_explicit(word, memory_order_acquire) == expected) {
+            return SOLO_ETIMEDOUT;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,87 @@
+/* Who holds a port: the socket's inode from /proc/net/tcp, then the process whose descriptors
+ * link to that inode. */
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "os/sock.h"
+
+enum { TCP_STATE_LISTEN = 0x0a };
+
+static unsigned long listen_inode(const char *path, uint16_t port)
+{
+    FILE *file = fopen(path, "re");
+    char line[512];
+    unsigned long found = 0;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        unsigned int local_port, state;
+        unsigned long inode;
+        /* sl local rem st tx:rx tr:when retrnsmt uid timeout inode */
+        if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %*s %*s %lu", &local_port,
+                   &state, &inode) == 3 &&
+            local_port == port && state == TCP_STATE_LISTEN) {
+            found = inode;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+static bool process_has(const char *pid, const char *link)
+{
+    char path[512], target[64];
+    snprintf(path, sizeof path, "/proc/%.20s/fd", pid);
+    DIR *folder = opendir(path);
+    bool found = false;
+    struct dirent *entry;
+    while (folder && !found && (entry = readdir(folder))) {
+        snprintf(path, sizeof path, "/proc/%.20s/fd/%.20s", pid, entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        found = strcmp(target, link) == 0;
+    }
+    if (folder) {
+        closedir(folder);
+    }
+    return found;
+}
+
+static void process_name(const char *pid, char *out, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%.20s/comm", pid);
+    FILE *file = fopen(path, "re");
+    if (!file || !fgets(out, (int)size, file)) {
+        snprintf(out, size, "?");
+    }
+    if (file) {
+        fclose(file);
+    }
+    out[strcspn(out, "\n")] = 0;
+}
+
+void sock_holder(uint16_t port, char *out, size_t size)
+{
+    unsigned long inode = listen_inode("/proc/net/tcp6", port);
+    inode = inode ? inode : listen_inode("/proc/net/tcp", port);
+    out[0] = 0;
+    DIR *processes = inode ? opendir("/proc") : NULL;
+    char link[64];
+    snprintf(link, sizeof link, "socket:[%lu]", inode);
+    struct dirent *entry;
+    while (processes && !out[0] && (entry = readdir(processes))) {
+        if (isdigit((unsigned char)entry->d_name[0]) && process_has(entry->d_name, link)) {
+            char name[32];
+            process_name(entry->d_name, name, sizeof name);
+            snprintf(out, size, "pid %.20s (%s)", entry->d_name, name);
+        }
+    }
+    if (processes) {
+        closedir(processes);
+    }
+}

@@ -1,0 +1,136 @@
+#include "os/host.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+/* A small file of /proc or /sys as text; 0 bytes if it is not there. */
+static size_t slurp(const char *path, char *out, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t count = fd < 0 ? 0 : read(fd, out, size - 1);
+    if (fd >= 0) {
+        close(fd);
+    }
+    out[count > 0 ? count : 0] = 0;
+    return count > 0 ? (size_t)count : 0;
+}
+
+void host_name(char *out, size_t size)
+{
+    if (gethostname(out, size) < 0 || out[0] == 0) {
+        snprintf(out, size, "unnamed");
+    }
+    out[size - 1] = 0;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int host_boot_id(uint8_t out[HOST_BOOT_ID_BYTES])
+{
+    char text[64];
+    slurp("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    uint8_t id[HOST_BOOT_ID_BYTES] = {0};
+    size_t digits = 0;
+    for (const char *c = text; *c && digits < 2 * sizeof id; c++) {
+        int digit = hex_digit(*c);
+        if (digit >= 0) {
+            id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | digit);
+            digits++;
+        }
+    }
+    if (digits == 2 * sizeof id) {
+        memcpy(out, id, sizeof id);
+        return 0;
+    }
+    TRY(host_random(out, HOST_BOOT_ID_BYTES));
+    return err_set(SOLO_ENOTSUP, "the kernel's boot id cannot be read");
+}
+
+uint64_t host_pid(void)
+{
+    return (uint64_t)getpid();
+}
+
+/* "max 100000" or "200000 100000": quota and period of the control group (v2), else v1's two
+ * files. Cores, rounded up; 0: no quota. */
+static uint32_t quota_cores(void)
+{
+    char text[64];
+    long long quota = 0, period = 0;
+    if (slurp("/sys/fs/cgroup/cpu.max", text, sizeof text)) {
+        char *end;
+        quota = strtoll(text, &end, 10); /* "max" reads as 0 */
+        period = strtoll(end, NULL, 10);
+    } else if (slurp("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", text, sizeof text)) {
+        quota = strtoll(text, NULL, 10);
+        slurp("/sys/fs/cgroup/cpu/cpu.cfs_period_us", text, sizeof text);
+        period = strtoll(text, NULL, 10);
+    }
+    return quota > 0 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
+}
+
+uint32_t host_cores(void)
+{
+    cpu_set_t *set = CPU_ALLOC(4096); /* more than CPU_SETSIZE: large machines */
+    size_t size = CPU_ALLOC_SIZE(4096);
+    uint32_t cores = 0;
+    if (set && sched_getaffinity(0, size, set) == 0) {
+        cores = (uint32_t)CPU_COUNT_S(size, set);
+    }
+    CPU_FREE(set);
+    uint32_t quota = quota_cores();
+    cores = quota && quota < cores ? quota : cores;
+    return cores ? cores : 1;
+}
+
+/* The number in a file; `otherwise` if there is none ("max"). */
+static uint64_t file_number(const char *path, uint64_t otherwise)
+{
+    char text[64], *end = text;
+    slurp(path, text, sizeof text);
+    uint64_t value = strtoull(text, &end, 10);
+    return end == text ? otherwise : value;
+}
+
+uint64_t host_memory_free(void)
+{
+    char text[4096];
+    slurp("/proc/meminfo", text, sizeof text);
+    const char *line = strstr(text, "MemAvailable:");
+    uint64_t machine = line ? strtoull(line + 13, NULL, 10) * 1024u : UINT64_MAX;
+    uint64_t limit = file_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
+    uint64_t used = file_number("/sys/fs/cgroup/memory.current", 0);
+    if (limit == UINT64_MAX) {
+        limit = file_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", UINT64_MAX);
+        used = file_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0);
+    }
+    uint64_t group = limit > used ? limit - used : 0;
+    return group < machine ? group : machine;
+}
+
+int host_random(void *out, size_t size)
+{
+    uint8_t *at = out;
+    while (size > 0) {
+        ssize_t count = getrandom(at, size, 0);
+        if (count < 0 && errno != EINTR) {
+            return err_errno("getrandom");
+        }
+        if (count > 0) {
+            at += count;
+            size -= (size_t)count;
+        }
+    }
+    return 0;
+}
