@@ -1,85 +1,103 @@
 /* conn.h - one connection: proof of the token, then frames both ways.
  *
- * Threads: loop thread only. The callbacks run from the loop, never from inside a call to this
- * file, and may call anything here, conn_close too. Before the other side has proved the token
- * nothing of it is allocated or parsed but a hello of fixed size, within CONN_HELLO_US. */
+ * Threads: loop thread only. Callbacks run from the loop, never from inside a call to this
+ * file, and may call anything here, conn_free too. Before the other side has proved the token
+ * nothing of it is parsed but a hello of fixed size, within `hello_us`. */
 #ifndef SOLO_OS_CONN_H
 #define SOLO_OS_CONN_H
 
 #include "os/addr.h"
-#include "os/auth.h"
 #include "os/loop.h"
 #include "wire/frame.h"
 #include "wire/hello.h"
 
-#define CONN_HELLO_US     5000000u     /* deadline of connect + handshake unless told otherwise */
-#define CONN_SENDS_MAX    256u         /* frames that wait to be sent */
-#define CONN_COPIED_MAX   (4u << 20)   /* bytes of copied payloads that wait to be sent */
-#define CONN_INBOX_MAX    (1u << 20)   /* largest payload for which `place` may give no room */
+#define CONN_HELLO_US   5000000u         /* connecting and handshake, unless told otherwise */
+#define CONN_SENDS_MAX  256u             /* frames that wait to be sent */
+#define CONN_COPIED_MAX (4u << 20)       /* bytes of copied payloads that wait to be sent */
+#define CONN_INBOX_MAX  FRAME_TABLE_MAX  /* largest payload for which `place` may give no room */
 
 struct conn;
 
-/* All called on the loop thread; `place`, `sent` and `room` may be NULL. After `lost` the
- * connection is closed and calls nothing more; conn_free is still the owner's. */
+/* NULL is allowed for `open`, `place`, `sent` and `room`. After `lost` the connection is closed
+ * and calls nothing more; conn_free is still the owner's. */
 struct conn_calls {
-    /* Both sides have proved the token. May refuse with a negative code: lost follows. */
-    int (*open)(void *context, struct conn *conn, const struct hello *peer);
-    /* Where this frame's payload shall go, frame->payload_bytes of room; *room_out NULL: the
-     * connection's own buffer, if it is not larger than CONN_INBOX_MAX. SOLO_EAGAIN: not now,
-     * reading stops until conn_resume and then asks again. Other errors close. */
+    void (*open)(void *context, struct conn *conn); /* both sides have proved the token */
+    /* Where this frame's payload shall go: frame->size bytes of room, borrowed until `frame`,
+     * `lost`, or conn_divert. *room_out is NULL on entry; left so: the connection's own buffer,
+     * up to CONN_INBOX_MAX. SOLO_EAGAIN: not now; reading stops until conn_resume and asks
+     * again. 1: skip it, `frame` is not called. Other errors close the connection. Not called
+     * for frames without payload. */
     int (*place)(void *context, struct conn *conn, const struct frame *frame, void **room_out);
-    /* A whole frame, its checksum right. `payload` is what place gave, or valid during the call. */
+    /* A whole frame, its checksum right. `payload` is what place gave; without: valid during
+     * the call. An error closes the connection. */
     int (*frame)(void *context, struct conn *conn, const struct frame *frame,
                  const void *payload);
-    /* The borrowed payload of this send is the caller's again. */
-    void (*sent)(void *context, struct conn *conn, uint64_t tag);
-    /* The queue has run low (conn_waiting below 2 frames): a good moment for more. */
-    void (*room)(void *context, struct conn *conn);
-    /* Over: rc and text say why (SOLO_ECLOSED: the other side closed it in good order).
-     * Payloads that were not sent are the caller's again. */
+    void (*sent)(void *context, struct conn *conn, uint64_t tag); /* the payload is yours again */
+    void (*room)(void *context, struct conn *conn); /* few frames wait: a moment for more */
+    /* Over: rc and text say why. SOLO_ECLOSED: the other side closed between two frames.
+     * Borrowed payloads and rooms are the caller's again. */
     void (*lost)(void *context, struct conn *conn, int rc, const char *text);
 };
 
 struct conn_config {
     struct loop *loop;
-    const struct auth_key *key; /* borrowed while the connection lives */
-    const struct hello *hello;  /* what we say of ourselves; copied */
-    const struct conn_calls *calls; /* borrowed while the connection lives */
+    const char *job_id;  /* borrowed while the connection lives, as are token and calls */
+    const char *token;   /* NULL: none: then loopback and this host alone, unless insecure */
+    bool insecure;
+    uint32_t roles;      /* 1u << HELLO_...: what we dial as; what we accept */
+    uint64_t hello_us;   /* 0: CONN_HELLO_US */
+    const struct conn_calls *calls;
     void *context;
-    uint64_t hello_us; /* 0: CONN_HELLO_US */
 };
 
 /* Connects to the first address of the name that answers. The outcome comes as open or lost.
  * Gives *out: conn_free. */
 int conn_dial(const struct conn_config *config, const struct solo_url *to, struct conn **out);
 
-/* The other side of an accepted socket, which it takes. SOLO_EAUTH: the address is not
- * loopback and there is no token. Gives *out. */
-int conn_accept(const struct conn_config *config, int fd, struct conn **out);
+/* The same over shared memory, to the door that has this port on this host. SOLO_ENOENT: there
+ * is none (conn_dial then). */
+int conn_dial_local(const struct conn_config *config, uint16_t port, struct conn **out);
 
-/* Sends a frame: header fields from `frame`, its sizes and checksums filled in here. Borrows
- * `payload` until `sent` with this tag, or `lost`. Never blocks, never calls back. SOLO_EAGAIN:
- * CONN_SENDS_MAX frames wait. SOLO_ECLOSED: not open, or lost. */
-int conn_send(struct conn *conn, const struct frame *frame, const void *payload, uint64_t tag);
+/* The other side of an accepted socket (TCP or AF_UNIX), which it takes, also on an error.
+ * SOLO_EAUTH: the address is not loopback and there is no token. Gives *out. */
+int conn_accept(const struct conn_config *config, int fd, const struct addr *from,
+                struct conn **out);
+
+/* From now on these callbacks. Allowed inside a callback too. */
+void conn_adopt(struct conn *conn, const struct conn_calls *calls, void *context);
+
+/* Sends a frame: its fields from `frame`, size and checksum filled in here (a payload_crc that
+ * is not 0 is taken as right). Borrows `payload` until `sent` with this tag, or `lost`. Never
+ * blocks, never calls back. SOLO_EAGAIN: CONN_SENDS_MAX frames wait. SOLO_ECLOSED: not open. */
+int conn_send(struct conn *conn, const struct frame *frame, const void *payload, size_t size,
+              uint64_t tag);
 
 /* The same with a copy of the payload; `sent` is not called. SOLO_EAGAIN: CONN_COPIED_MAX. */
-int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload);
+int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload,
+                   size_t size);
 
 uint32_t conn_waiting(const struct conn *conn); /* frames not handed to the kernel yet */
 void conn_resume(struct conn *conn);            /* after place said SOLO_EAGAIN */
 
-/* Sends what waits, then closes; lost(SOLO_ECLOSED) follows, at the latest at the deadline. */
+/* Nothing is written to [base, base + size) any more: a payload on its way there is skipped. */
+void conn_divert(struct conn *conn, const void *base, size_t size);
+
+/* Sends what waits, then closes; `lost` with SOLO_ECLOSED follows, at the latest at the
+ * deadline. Nothing more can be sent; frames still arrive until then. */
 void conn_finish(struct conn *conn, uint64_t deadline_us);
 
 /* Closes at once and frees; nothing is called any more. NULL is allowed. */
 void conn_free(struct conn *conn);
 
-const char *conn_peer_text(const struct conn *conn);          /* "10.0.0.4:41822" */
-const struct addr *conn_peer_addr(const struct conn *conn);
-const struct hello *conn_peer_hello(const struct conn *conn); /* after open */
-enum solo_reach conn_reach(const struct conn *conn);          /* how far dialling got */
-uint32_t conn_rtt_us(const struct conn *conn);
-uint64_t conn_heard_us(const struct conn *conn);              /* when bytes last arrived */
+bool conn_is_open(const struct conn *conn);
+bool conn_is_shm(const struct conn *conn);
+enum hello_role conn_role(const struct conn *conn);   /* after open */
+enum solo_reach conn_reach(const struct conn *conn);  /* how far it got, for messages */
+const char *conn_peer(const struct conn *conn);       /* "10.0.0.4:41822" */
+void conn_peer_addr(const struct conn *conn, struct addr *out);
+int conn_local_addr(const struct conn *conn, struct addr *out);
+uint32_t conn_rtt_us(const struct conn *conn);        /* 0: unknown */
+uint64_t conn_heard_us(const struct conn *conn);      /* when bytes last arrived */
 uint64_t conn_sent_bytes(const struct conn *conn);
 uint64_t conn_received_bytes(const struct conn *conn);
 

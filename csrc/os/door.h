@@ -1,5 +1,5 @@
-/* door.h - one listening port: accepts, bounds who has not proved the token yet, and hands
- * over connections that have.
+/* door.h - one listening port, and its twin for shared memory on this host: accepts, bounds who
+ * has not proved the token yet, and hands over connections that have said their first frame.
  *
  * Threads: loop thread only. */
 #ifndef SOLO_OS_DOOR_H
@@ -7,27 +7,31 @@
 
 #include "os/conn.h"
 
-/* Connections in the handshake at a time; one more closes the oldest of them, so that silent
- * ones do not keep honest ones out. */
+/* Connections before their first frame at a time. One more closes the oldest of them: silent
+ * ones do not keep honest ones out, who need a round trip or two. */
 #define DOOR_PENDING_MAX 64u
 
 struct door;
 
 struct door_calls {
-    /* A proved connection. Take it: conn_adopt with the owner's callbacks; or refuse with a
-     * negative code and it is closed. */
-    int (*admit)(void *context, struct conn *conn, const struct hello *peer);
+    /* A proved connection and its first frame (at most CONN_INBOX_MAX; valid during the call).
+     * Take it with conn_adopt and return 0; a negative code closes it (nothing is sent: to
+     * tell the peer, adopt it, conn_send_copy, conn_finish). */
+    int (*admit)(void *context, struct conn *conn, const struct frame *first,
+                 const void *payload);
     /* Somebody who was not let in, and why. May be NULL. */
     void (*refused)(void *context, const char *peer, int rc, const char *text);
 };
 
 struct door_config {
     struct loop *loop;
-    const struct auth_key *key; /* borrowed while the door is open */
-    const struct hello *hello;  /* copied */
+    const char *job_id, *token; /* borrowed while the door, and what it admitted, is open */
+    bool insecure;
+    uint32_t roles; /* 1u << HELLO_... */
+    uint64_t hello_us; /* until the first frame; 0: CONN_HELLO_US */
     const struct door_calls *calls;
     void *context;
-    int listen_fd; /* listening; taken, also on an error */
+    int listen_fd; /* of sock_listen; taken, also on an error */
 };
 
 int door_open(const struct door_config *config, struct door **out); /* gives *out: door_close */

@@ -1,23 +1,27 @@
 /* link.h - one peer: frames over up to LINK_STREAMS_MAX sockets, or shared memory on one host.
  *
  * Threads: loop thread only; callbacks as in conn.h. Frames keep no order among each other
- * (each says what it is); every frame that was sent arrives once, or the link is lost. The loss
- * of any stream is the loss of the link: a frame may have arrived before its stream broke, so
- * sending it again would need acknowledgements and a memory of what came; and a broken stream
- * nearly always is a dead peer or path, where the round is run again anyway. A further stream
- * that cannot be opened is no loss: the link goes on with those it has. */
+ * (each says what it is), and whichever stream is writable takes the next, so the slowest
+ * costs its share only. Every frame that was sent arrives once, or the link is lost.
+ *
+ * The loss of any stream is the loss of the link. A frame may have arrived before its stream
+ * broke, so sending it again would need acknowledgements and a memory of what came; and a
+ * broken stream nearly always is a dead peer or path, after which the round is run again
+ * anyway. A further stream that cannot be opened is no loss: the link goes on with the others. */
 #ifndef SOLO_OS_LINK_H
 #define SOLO_OS_LINK_H
 
 #include "os/conn.h"
 
-#define LINK_STREAMS_MAX 64u
-#define LINK_SENDS_MAX   1024u /* frames that wait in a link */
+#define LINK_STREAMS_MAX    64u
+#define LINK_SENDS_MAX      4096u    /* frames that wait in a link */
+#define LINK_GREETING_MAX   256u     /* payload of the greeting */
+#define LINK_DRAIN_US       2000000u /* streams of a link that closes end within this time */
 
 struct link;
 
-struct link_calls { /* as conn_calls, for the link as a whole */
-    void (*open)(void *context, struct link *link); /* the first stream stands */
+struct link_calls { /* as conn_calls, for the link as a whole; `open`, `place`, `sent` may be NULL */
+    void (*open)(void *context, struct link *link); /* dialing side: the first stream stands */
     int (*place)(void *context, struct link *link, const struct frame *frame, void **room_out);
     int (*frame)(void *context, struct link *link, const struct frame *frame,
                  const void *payload);
@@ -27,39 +31,51 @@ struct link_calls { /* as conn_calls, for the link as a whole */
 
 struct link_config {
     struct loop *loop;
-    const struct auth_key *key;
-    const struct hello *hello; /* copied */
+    const char *job_id, *token; /* borrowed while the link lives */
+    bool insecure;
+    enum hello_role role;
     const struct link_calls *calls;
     void *context;
     uint32_t streams; /* TCP connections; 0: as many as bandwidth and round trip want */
-    int shm;          /* 1: shared memory when the peer is on this host */
+    bool shm;         /* shared memory when the peer is on this host */
+    uint64_t hello_us; /* 0: CONN_HELLO_US */
+    /* Dialing side: sent first on each stream, so that the other side's door knows whose it is
+     * (FRAME_LINK). Copied. */
+    const struct frame *greeting;
+    const void *greeting_payload;
+    size_t greeting_size;
 };
 
-/* Dials: the side that opens connects all streams. Gives *out: link_free. */
+/* Dials: this side opens all streams. The outcome comes as open or lost. Gives *out: link_free. */
 int link_dial(const struct link_config *config, const struct solo_url *to, struct link **out);
 
-/* The accepting side: takes the first connection that a door admitted; link_add the others. */
+/* The accepting side, from a door's admit: takes the first connection; link_add the others.
+ * Both adopt the connection. Frames may be sent at once. */
 int link_accept(const struct link_config *config, struct conn *first, struct link **out);
-int link_add(struct link *link, struct conn *conn);
+int link_add(struct link *link, struct conn *conn); /* SOLO_ELIMIT, SOLO_ECLOSED: not taken */
 
-/* Borrows `payload` until `sent` with this tag, or `lost`. Never blocks, never calls back.
- * SOLO_EAGAIN: LINK_SENDS_MAX frames wait. SOLO_ECLOSED: the link is lost. */
-int link_send(struct link *link, const struct frame *frame, const void *payload, uint64_t tag);
+/* Borrows `payload` until `sent` with this tag, or `lost`. Never blocks, never calls back. May
+ * be called before open. SOLO_EAGAIN: LINK_SENDS_MAX frames wait. SOLO_ECLOSED: lost. */
+int link_send(struct link *link, const struct frame *frame, const void *payload, size_t size,
+              uint64_t tag);
 
 void link_resume(struct link *link); /* after place said SOLO_EAGAIN */
+/* Nothing is written to [base, base + size) any more: payloads on their way there are skipped. */
+void link_divert(struct link *link, const void *base, size_t size);
 void link_finish(struct link *link, uint64_t deadline_us); /* sends what waits, then lost */
 void link_free(struct link *link); /* at once; nothing is called any more; NULL is allowed */
 
+bool link_is_open(const struct link *link);
 bool link_is_shm(const struct link *link);
 uint32_t link_streams(const struct link *link); /* that stand now */
-uint32_t link_waiting(const struct link *link); /* frames not handed to the kernel yet */
+uint32_t link_waiting(const struct link *link); /* frames not handed to a stream yet */
 uint32_t link_rtt_us(const struct link *link);
+uint64_t link_heard_us(const struct link *link);
 uint64_t link_sent_bytes(const struct link *link);
 uint64_t link_received_bytes(const struct link *link);
-const char *link_peer_text(const struct link *link);
+const char *link_peer(const struct link *link);
 
-/* Streams for a path: streams * send_bytes_max >= bandwidth * rtt (collective rule of thumb:
- * one or two on a LAN, more where the round trip is long). */
+/* Streams that a path wants: streams * send_bytes_max >= twice bandwidth * round trip. */
 uint32_t link_streams_for(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
 
 #endif
