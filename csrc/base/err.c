@@ -11,10 +11,10 @@
 static _Thread_local char text[SOLO_TEXT_MAX];
 
 static const char *const names[] = {
-    "SOLO_OK",        "SOLO_EINVAL",  "SOLO_ENOMEM",    "SOLO_ESYS",    "SOLO_EAGAIN",
-    "SOLO_ETIMEDOUT", "SOLO_ECLOSED", "SOLO_EPEER",     "SOLO_EAUTH",   "SOLO_EVERSION",
+    "SOLO_OK",        "SOLO_EINVAL",    "SOLO_ENOMEM",   "SOLO_ESYS",   "SOLO_EAGAIN",
+    "SOLO_ETIMEDOUT", "SOLO_ECLOSED",   "SOLO_EPEER",    "SOLO_EAUTH",  "SOLO_EVERSION",
     "SOLO_EREFUSED",  "SOLO_EMISMATCH", "SOLO_EABORTED", "SOLO_EOVER",  "SOLO_ENONFINITE",
-    "SOLO_ECORRUPT",  "SOLO_ELIMIT",  "SOLO_ENOTSUP",   "SOLO_EINUSE",  "SOLO_ENOENT",
+    "SOLO_ECORRUPT",  "SOLO_ELIMIT",    "SOLO_ENOTSUP",  "SOLO_EINUSE", "SOLO_ENOENT",
 };
 
 const char *solo_error_name(int rc)

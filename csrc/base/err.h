@@ -26,16 +26,15 @@ const char *err_text(void);
  * caller's fault. */
 void err_must_failed(const char *condition, const char *file, int line);
 
-#define MUST(condition) \
-    ((condition) ? (void)0 : err_must_failed(#condition, __FILE__, __LINE__))
+#define MUST(condition) ((condition) ? (void)0 : err_must_failed(#condition, __FILE__, __LINE__))
 
 /* Forwards an error to the caller; for functions with nothing to undo. */
-#define TRY(expression)            \
-    do {                           \
-        int try_rc = (expression); \
-        if (try_rc < 0) {          \
-            return try_rc;         \
-        }                          \
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        int try_rc = (expression);                                                                 \
+        if (try_rc < 0) {                                                                          \
+            return try_rc;                                                                         \
+        }                                                                                          \
     } while (0)
 
 #endif

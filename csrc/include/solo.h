@@ -18,38 +18,38 @@
 extern "C" {
 #endif
 
-#define SOLO_VERSION "0.1.0"
+#define SOLO_VERSION      "0.1.0"
 #define SOLO_WIRE_VERSION 1u /* two nodes must agree on it; any change of wire/ raises it */
-#define SOLO_ABI_VERSION 1u
+#define SOLO_ABI_VERSION  1u
 #define SOLO_PORT_DEFAULT 29400u
-#define SOLO_NAME_MAX 128u    /* bytes of a host, job or tensor name kept in messages */
-#define SOLO_TEXT_MAX 512u    /* bytes of an error text, with its final zero */
-#define SOLO_MEMBERS_MAX 256u /* members of one job */
+#define SOLO_NAME_MAX     128u /* bytes of a host, job or tensor name kept in messages */
+#define SOLO_TEXT_MAX     512u /* bytes of an error text, with its final zero */
+#define SOLO_MEMBERS_MAX  256u /* members of one job */
 
 /* ---- errors -------------------------------------------------------------------------- */
 
 /* 0 or a count is success; every error is negative. */
 enum solo_error {
     SOLO_OK = 0,
-    SOLO_EINVAL = -1,     /* an argument is wrong */
-    SOLO_ENOMEM = -2,     /* memory, or a memory limit */
-    SOLO_ESYS = -3,       /* a system call failed; the text has errno's words */
-    SOLO_EAGAIN = -4,     /* not now: would block, or a named limit of things in flight */
-    SOLO_ETIMEDOUT = -5,  /* a deadline passed; the text says who was waited for */
-    SOLO_ECLOSED = -6,    /* the other side, or this handle, was closed */
-    SOLO_EPEER = -7,      /* a peer broke the protocol; its connection is closed */
-    SOLO_EAUTH = -8,      /* token missing or wrong, or an address not allowed without one */
-    SOLO_EVERSION = -9,   /* wire, solo or torch versions do not fit */
-    SOLO_EREFUSED = -10,  /* the master says no: rank taken, wrong job, second master */
-    SOLO_EMISMATCH = -11, /* model layout, dtype, interval, codec or outer step differ */
-    SOLO_EABORTED = -12,  /* given up by abort, or the round was aborted for good */
-    SOLO_EOVER = -13,     /* the job is over: its founders have finished */
+    SOLO_EINVAL = -1,      /* an argument is wrong */
+    SOLO_ENOMEM = -2,      /* memory, or a memory limit */
+    SOLO_ESYS = -3,        /* a system call failed; the text has errno's words */
+    SOLO_EAGAIN = -4,      /* not now: would block, or a named limit of things in flight */
+    SOLO_ETIMEDOUT = -5,   /* a deadline passed; the text says who was waited for */
+    SOLO_ECLOSED = -6,     /* the other side, or this handle, was closed */
+    SOLO_EPEER = -7,       /* a peer broke the protocol; its connection is closed */
+    SOLO_EAUTH = -8,       /* token missing or wrong, or an address not allowed without one */
+    SOLO_EVERSION = -9,    /* wire, solo or torch versions do not fit */
+    SOLO_EREFUSED = -10,   /* the master says no: rank taken, wrong job, second master */
+    SOLO_EMISMATCH = -11,  /* model layout, dtype, interval, codec or outer step differ */
+    SOLO_EABORTED = -12,   /* given up by abort, or the round was aborted for good */
+    SOLO_EOVER = -13,      /* the job is over: its founders have finished */
     SOLO_ENONFINITE = -14, /* a NaN or Inf in this node's parameters; the text names it */
-    SOLO_ECORRUPT = -15,  /* bytes fail their checksum or their format's rules */
-    SOLO_ELIMIT = -16,    /* more than a named limit allows */
-    SOLO_ENOTSUP = -17,   /* has no meaning, or is not supported here */
-    SOLO_EINUSE = -18,    /* port, name or handle is in use */
-    SOLO_ENOENT = -19,    /* no such file, name or record */
+    SOLO_ECORRUPT = -15,   /* bytes fail their checksum or their format's rules */
+    SOLO_ELIMIT = -16,     /* more than a named limit allows */
+    SOLO_ENOTSUP = -17,    /* has no meaning, or is not supported here */
+    SOLO_EINUSE = -18,     /* port, name or handle is in use */
+    SOLO_ENOENT = -19,     /* no such file, name or record */
 };
 
 /* The name of an error ("SOLO_EPEER"); never NULL. */
@@ -78,9 +78,28 @@ void solo_log_set(solo_log_fn fn, void *context, enum solo_log_level least);
 /* ---- tensors ------------------------------------------------------------------------- */
 
 enum solo_dtype {
-    SOLO_F32, SOLO_F64, SOLO_F16, SOLO_BF16, SOLO_F8E4M3, SOLO_F8E5M2, SOLO_F8E4M3Z,
-    SOLO_F8E5M2Z, SOLO_F8E8M0, SOLO_I8, SOLO_U8, SOLO_I16, SOLO_U16, SOLO_I32, SOLO_U32,
-    SOLO_I64, SOLO_U64, SOLO_BOOL, SOLO_C64, SOLO_C128, SOLO_C32, SOLO_BYTES,
+    SOLO_F32,
+    SOLO_F64,
+    SOLO_F16,
+    SOLO_BF16,
+    SOLO_F8E4M3,
+    SOLO_F8E5M2,
+    SOLO_F8E4M3Z,
+    SOLO_F8E5M2Z,
+    SOLO_F8E8M0,
+    SOLO_I8,
+    SOLO_U8,
+    SOLO_I16,
+    SOLO_U16,
+    SOLO_I32,
+    SOLO_U32,
+    SOLO_I64,
+    SOLO_U64,
+    SOLO_BOOL,
+    SOLO_C64,
+    SOLO_C128,
+    SOLO_C32,
+    SOLO_BYTES,
     SOLO_DTYPE_COUNT,
 };
 
@@ -107,25 +126,25 @@ struct solo_tensor {
 
 struct solo_config {
     size_t size;
-    const char *job_id;      /* NULL or "": "default" */
-    const char *master_url;  /* tcp://HOST:PORT */
-    const char *worker_url;  /* where others reach this node; NULL: route to the master */
-    const char *node_name;   /* for messages; NULL: the host's name */
-    uint32_t node_rank;      /* identity of this node in the job */
-    uint32_t device_count;   /* ranks on this node, for data_world_size */
-    const char *token;       /* shared secret; NULL: none, loopback only unless insecure */
-    int insecure;            /* 1: other than loopback without a token */
-    uint32_t min_nodes;      /* 0: 1 */
-    uint32_t timeout_ms;     /* one deadline for start-up waits; 0: 300 000 */
-    uint32_t lease_ms;       /* silence after which a member is dropped; 0: 10 000 */
-    uint32_t streams;        /* TCP connections per peer; 0: chosen */
-    uint32_t start_step;     /* steps this node has already done when it attaches */
-    const char *interval;    /* "100" or "0:1,500:16"; compared between nodes as text */
-    const char *outer;       /* "avg", "slowmo", "nesterov", with "lr=..,beta=.." after ':' */
-    const char *codec;       /* "fp32", "bf16", "int8" */
-    const char *versions;    /* "torch=2.13.0 python=3.11": compared, told in words */
-    const char *state_dir;   /* NULL: none */
-    int same_host_shm;       /* 1: shared memory to peers on this host (default), -1: never */
+    const char *job_id;     /* NULL or "": "default" */
+    const char *master_url; /* tcp://HOST:PORT */
+    const char *worker_url; /* where others reach this node; NULL: route to the master */
+    const char *node_name;  /* for messages; NULL: the host's name */
+    uint32_t node_rank;     /* identity of this node in the job */
+    uint32_t device_count;  /* ranks on this node, for data_world_size */
+    const char *token;      /* shared secret; NULL: none, loopback only unless insecure */
+    int insecure;           /* 1: other than loopback without a token */
+    uint32_t min_nodes;     /* 0: 1 */
+    uint32_t timeout_ms;    /* one deadline for start-up waits; 0: 300 000 */
+    uint32_t lease_ms;      /* silence after which a member is dropped; 0: 10 000 */
+    uint32_t streams;       /* TCP connections per peer; 0: chosen */
+    uint32_t start_step;    /* steps this node has already done when it attaches */
+    const char *interval;   /* "100" or "0:1,500:16"; compared between nodes as text */
+    const char *outer;      /* "avg", "slowmo", "nesterov", with "lr=..,beta=.." after ':' */
+    const char *codec;      /* "fp32", "bf16", "int8" */
+    const char *versions;   /* "torch=2.13.0 python=3.11": compared, told in words */
+    const char *state_dir;  /* NULL: none */
+    int same_host_shm;      /* 1: shared memory to peers on this host (default), -1: never */
 };
 
 struct solo; /* one node's sync engine: a loop thread, its connections, anchor and momentum */
@@ -136,12 +155,12 @@ int solo_open(const struct solo_config *config, struct solo **out);
 
 struct solo_joined {
     size_t size;
-    uint64_t version;     /* of the anchor that was taken; 0: the job begins */
-    uint64_t job_step;    /* optimizer steps the job has done, for schedules */
+    uint64_t version;  /* of the anchor that was taken; 0: the job begins */
+    uint64_t job_step; /* optimizer steps the job has done, for schedules */
     uint32_t slot;
     uint32_t member_count;
-    int founder;          /* 1: was there before the first round */
-    int replaced;         /* 1: `data` now holds other values than the caller brought */
+    int founder;  /* 1: was there before the first round */
+    int replaced; /* 1: `data` now holds other values than the caller brought */
 };
 
 /* Joins the job with this model: blocks until admitted with the job's anchor, or until
@@ -185,8 +204,8 @@ struct solo_handle; /* one merge in flight */
 
 /* Begins a merge. Borrows `data` (as in solo_attach) until the handle is done: nobody may
  * write to it meanwhile. One merge at a time: SOLO_EAGAIN otherwise. Gives *out. */
-int solo_submit(struct solo *solo, void *const *data,
-                const struct solo_contribution *contribution, struct solo_handle **out);
+int solo_submit(struct solo *solo, void *const *data, const struct solo_contribution *contribution,
+                struct solo_handle **out);
 
 /* Waits up to timeout_ms (0: only looks). SOLO_EAGAIN: not yet, the handle lives on.
  * Anything else ends the handle: 0 with *out, or the merge's error; after an error `data`
@@ -240,8 +259,8 @@ uint64_t solo_memory_needed(const struct solo_config *config, const struct solo_
 struct solo_master_config {
     size_t size;
     const char *job_id;
-    const char *url;        /* tcp://HOST:PORT to listen on */
-    int listen_fd;          /* > 0: already bound and listening; taken */
+    const char *url; /* tcp://HOST:PORT to listen on */
+    int listen_fd;   /* > 0: already bound and listening; taken */
     const char *token;
     int insecure;
     uint32_t min_nodes, expected_nodes;
@@ -260,8 +279,15 @@ void solo_master_close(struct solo_master *master);
 /* ---- asking a master ----------------------------------------------------------------- */
 
 enum solo_reach { /* how an attempt to reach a master ended; for messages */
-    SOLO_REACHED, SOLO_NO_NAME, SOLO_CONN_REFUSED, SOLO_NO_ANSWER, SOLO_NO_ROUTE,
-    SOLO_NOT_SOLO, SOLO_BAD_TOKEN, SOLO_OTHER_WIRE, SOLO_OTHER_JOB,
+                  SOLO_REACHED,
+                  SOLO_NO_NAME,
+                  SOLO_CONN_REFUSED,
+                  SOLO_NO_ANSWER,
+                  SOLO_NO_ROUTE,
+                  SOLO_NOT_SOLO,
+                  SOLO_BAD_TOKEN,
+                  SOLO_OTHER_WIRE,
+                  SOLO_OTHER_JOB,
 };
 
 struct solo_status_member {
