@@ -235,4 +235,10 @@ int msg_encode(const struct msg *msg, void *bytes, size_t capacity);
  * a table; other types leave it alone. */
 int msg_decode(enum frame_type type, const void *bytes, size_t size, struct msg *out);
 
+/* Names each field of a message in order (tables: of one row), with its kind: u1 u2 u4 u8 i4 f8
+ * bool, count (u4 under a limit), text (u2 length, bytes), bytes. Not for two threads at once;
+ * for documentation and its test. SOLO_EINVAL: not a message. */
+int msg_describe(enum frame_type type,
+                 void (*field)(void *context, const char *name, const char *kind), void *context);
+
 #endif
