@@ -1,0 +1,198 @@
+/* relay.c - joins network namespaces by slow, distant links, in user space, for kernels
+ * without netem.
+ *
+ *   relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT NAMESPACE...
+ *
+ * Makes a TUN device `solo0` in each namespace and carries packets between them by the last
+ * byte of the IPv4 destination (10.77.0.k is the k-th namespace, from 1). A packet leaves its
+ * node at RATE_MBIT, travels ONE_WAY_MS and arrives at RATE_MBIT; what would wait longer than
+ * QUEUE_MS at either end is dropped. Losses follow a fixed seed. Prints "ready", ends with
+ * its parent. Needs root. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NODES_MAX = 32, PACKET_MAX = 65536, BATCH_MAX = 64 };
+
+struct packet {
+    struct packet *next;
+    uint64_t due_ns; /* when it has wholly arrived */
+    size_t size;
+    uint8_t bytes[];
+};
+
+struct node {
+    int fd;
+    uint64_t sends_until_ns, receives_until_ns; /* when its line is free, each way */
+    struct packet *first, *last;                /* on their way to it, in order of arrival */
+};
+
+static struct node nodes[NODES_MAX];
+static int node_count;
+static double ns_per_byte;
+static uint64_t delay_ns, queue_ns;
+static uint32_t loss_of_million;
+static uint64_t seed = 88172645463325252u;
+
+static uint64_t now_ns(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "relay: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static int lost(void)
+{
+    seed ^= seed << 13; /* xorshift64, Marsaglia 2003 */
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return seed % 1000000u < loss_of_million;
+}
+
+/* Opens the device inside the namespace; the descriptor works from outside too. */
+static int tun_open(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/run/netns/%s", name);
+    int space = open(path, O_RDONLY | O_CLOEXEC);
+    if (space < 0 || setns(space, CLONE_NEWNET) < 0) {
+        die(path);
+    }
+    close(space);
+    int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        die("/dev/net/tun");
+    }
+    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI};
+    memcpy(request.ifr_name, "solo0", sizeof "solo0");
+    if (ioctl(fd, TUNSETIFF, &request) < 0) {
+        die("TUNSETIFF");
+    }
+    return fd;
+}
+
+/* Takes a line for one packet: when it is through, or 0 when the queue is too long. */
+static uint64_t line_take(uint64_t *until_ns, uint64_t from_ns, size_t size)
+{
+    uint64_t begin = *until_ns > from_ns ? *until_ns : from_ns;
+    if (begin - from_ns > queue_ns) {
+        return 0;
+    }
+    *until_ns = begin + (uint64_t)((double)size * ns_per_byte);
+    return *until_ns;
+}
+
+static void forward(struct node *from, const uint8_t *bytes, size_t size, uint64_t now)
+{
+    int index = size >= 20 && bytes[0] >> 4 == 4 ? bytes[19] - 1 : -1;
+    if (index < 0 || index >= node_count || lost()) {
+        return;
+    }
+    struct node *to = &nodes[index];
+    uint64_t sent = line_take(&from->sends_until_ns, now, size);
+    uint64_t due = sent ? line_take(&to->receives_until_ns, sent + delay_ns, size) : 0;
+    struct packet *packet = due ? malloc(sizeof *packet + size) : NULL;
+    if (!packet) {
+        return;
+    }
+    packet->next = NULL;
+    packet->due_ns = due;
+    packet->size = size;
+    memcpy(packet->bytes, bytes, size);
+    if (to->last) {
+        to->last->next = packet;
+    } else {
+        to->first = packet;
+    }
+    to->last = packet;
+}
+
+static void deliver(struct node *node, uint64_t now)
+{
+    while (node->first && node->first->due_ns <= now) {
+        struct packet *packet = node->first;
+        if (write(node->fd, packet->bytes, packet->size) < 0 && errno == EAGAIN) {
+            return;
+        }
+        node->first = packet->next;
+        node->last = node->first ? node->last : NULL;
+        free(packet);
+    }
+}
+
+static void receive(struct node *node)
+{
+    static uint8_t bytes[PACKET_MAX];
+    for (int i = 0; i < BATCH_MAX; i++) {
+        ssize_t size = read(node->fd, bytes, sizeof bytes);
+        if (size <= 0) {
+            return;
+        }
+        forward(node, bytes, (size_t)size, now_ns());
+    }
+}
+
+static void serve(void)
+{
+    struct pollfd polls[NODES_MAX];
+    for (int i = 0; i < node_count; i++) {
+        polls[i] = (struct pollfd){.fd = nodes[i].fd, .events = POLLIN};
+    }
+    for (;;) {
+        uint64_t now = now_ns(), wake = now + 1000000000u;
+        for (int i = 0; i < node_count; i++) {
+            deliver(&nodes[i], now);
+            if (nodes[i].first && nodes[i].first->due_ns < wake) {
+                wake = nodes[i].first->due_ns;
+            }
+        }
+        uint64_t wait = wake > now ? wake - now : 0;
+        struct timespec timeout = {(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)};
+        if (ppoll(polls, (nfds_t)node_count, &timeout, NULL) < 0 && errno != EINTR) {
+            die("ppoll");
+        }
+        for (int i = 0; i < node_count; i++) {
+            if (polls[i].revents) {
+                receive(&nodes[i]);
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6 || argc - 5 > NODES_MAX) {
+        fprintf(stderr, "usage: relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT NAMESPACE...\n");
+        return 64;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_TIMERSLACK, 1000);
+    ns_per_byte = 8000.0 / atof(argv[1]);
+    delay_ns = (uint64_t)(atof(argv[2]) * 1e6);
+    queue_ns = (uint64_t)(atof(argv[3]) * 1e6);
+    loss_of_million = (uint32_t)(atof(argv[4]) * 1e4);
+    for (node_count = 0; node_count < argc - 5; node_count++) {
+        nodes[node_count].fd = tun_open(argv[5 + node_count]);
+    }
+    puts("ready");
+    fflush(stdout);
+    serve();
+}
