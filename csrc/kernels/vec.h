@@ -18,6 +18,10 @@
 #define VEC_BLOCK      1024u /* elements per block: 4 KiB of fp32 */
 #define VEC_INT8_BLOCK 256u  /* int8 codes that share one scale */
 
+/* The multiplier a of the digest's lanes: x -> low32(x) * a + high32(x) divides by 2^32 modulo
+ * a * 2^32 - 1, a prime for this a. */
+#define VEC_DIGEST_FACTOR 0xffffffcfu
+
 /* One outer step, as coefficients that all members hold as the same bits (outer.h):
  *   m <- decay * m + gain * d;   anchor <- anchor - rate * (delta * d + momentum * m) */
 struct vec_outer {
@@ -68,7 +72,8 @@ struct vec {
     void (*outer_momentum)(float *anchor, float *momentum, const float *delta,
                            const struct vec_outer *step, size_t count);
 
-    /* Eight lanes over 64-byte stripes; digest.c does the rest. */
+    /* Eight lanes over 64-byte stripes of little-endian words: lane = low32(x) * factor +
+     * high32(x), x = lane + word. digest.c does the rest. */
     void (*digest_stripes)(uint64_t lanes[8], const uint8_t *bytes, size_t stripe_count);
 
     /* memcpy past the caches, for outputs larger than they are and not read again soon. */

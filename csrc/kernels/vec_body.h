@@ -1,0 +1,192 @@
+/* vec_body.h - the twins of vec_scalar.c, written once over a few vector words that the
+ * including file defines for its instruction set:
+ *
+ *   TARGET            attribute of every function          F, D  lanes of vf and vd
+ *   vf vd vu          vectors of float, double, uint32
+ *   vf_load vf_store vf_set vf_add vf_sub vf_mul, vd_load vd_store vd_add
+ *   vf_lesser(a, b)   a < b ? a : b, so b if either is a NaN; vf_greater; vd_ likewise
+ *   vf_if_nan(a, b)   a where a is a NaN, else b; vd_if_nan
+ *   vf_from_f16 (uint16 *), vf_from_bf16, vf_from_f64 (F doubles), vf_from_i8: loads
+ *   f16_from_vf, f64_from_vf, i8_from_vf (whole values in -127..127): stores
+ *   bf16_round (vf to vu: half.h's bf16_rounded), bf16_from_vu: store of the upper halves
+ *   vu_zero vu_max vu_abs (vf to vu: bits without sign) vu_most (largest lane)
+ *   vf_from_vu        bits as floats
+ *   max_i64, digest_stripes, copy_stream: whole functions
+ *
+ * What is left below a full vector goes to vec_scalar. */
+
+#define EACH(i, lanes)                                                                             \
+    size_t i = 0;                                                                                  \
+    for (; i + (lanes) <= count; i += (lanes))
+#define REST(i, name, ...)                                                                         \
+    if (i < count) {                                                                               \
+        vec_scalar.name(__VA_ARGS__, count - i);                                                   \
+    }
+
+TARGET static void f32_of_f16(float *out, const uint16_t *in, size_t count)
+{
+    EACH(i, F) vf_store(out + i, vf_from_f16(in + i));
+    REST(i, f32_of_f16, out + i, in + i)
+}
+
+TARGET static void f32_of_bf16(float *out, const uint16_t *in, size_t count)
+{
+    EACH(i, F) vf_store(out + i, vf_from_bf16(in + i));
+    REST(i, f32_of_bf16, out + i, in + i)
+}
+
+TARGET static void f32_of_f64(float *out, const double *in, size_t count)
+{
+    EACH(i, F) vf_store(out + i, vf_from_f64(in + i));
+    REST(i, f32_of_f64, out + i, in + i)
+}
+
+TARGET static void f16_of_f32(uint16_t *out, const float *in, size_t count)
+{
+    EACH(i, F) f16_from_vf(out + i, vf_load(in + i));
+    REST(i, f16_of_f32, out + i, in + i)
+}
+
+TARGET static void bf16_of_f32(uint16_t *out, const float *in, size_t count)
+{
+    EACH(i, F) bf16_from_vu(out + i, bf16_round(vf_load(in + i)));
+    REST(i, bf16_of_f32, out + i, in + i)
+}
+
+TARGET static void f64_of_f32(double *out, const float *in, size_t count)
+{
+    EACH(i, F) f64_from_vf(out + i, vf_load(in + i));
+    REST(i, f64_of_f32, out + i, in + i)
+}
+
+#define BINARY(name, type, v, lanes, expression)                                                   \
+    TARGET static void name(type *out, const type *a, const type *b, size_t count)                 \
+    {                                                                                              \
+        EACH(i, lanes)                                                                             \
+        {                                                                                          \
+            v x = v##_load(a + i), y = v##_load(b + i);                                            \
+            v##_store(out + i, expression);                                                        \
+        }                                                                                          \
+        REST(i, name, out + i, a + i, b + i)                                                       \
+    }
+
+BINARY(add_f32, float, vf, F, vf_add(x, y))
+BINARY(min_f32, float, vf, F, vf_if_nan(x, vf_lesser(x, y)))
+BINARY(max_f32, float, vf, F, vf_if_nan(x, vf_greater(x, y)))
+BINARY(add_f64, double, vd, D, vd_add(x, y))
+BINARY(min_f64, double, vd, D, vd_if_nan(x, vd_lesser(x, y)))
+BINARY(max_f64, double, vd, D, vd_if_nan(x, vd_greater(x, y)))
+
+TARGET static void scale_f32(float *out, const float *in, float factor, size_t count)
+{
+    vf by = vf_set(factor);
+    EACH(i, F) vf_store(out + i, vf_mul(by, vf_load(in + i)));
+    REST(i, scale_f32, out + i, in + i, factor)
+}
+
+TARGET static void axpy_f32(float *sum, const float *in, float factor, size_t count)
+{
+    vf by = vf_set(factor);
+    EACH(i, F) vf_store(sum + i, vf_add(vf_load(sum + i), vf_mul(by, vf_load(in + i))));
+    REST(i, axpy_f32, sum + i, in + i, factor)
+}
+
+TARGET static void delta(float *out, const float *anchor, const float *local, const float *residual,
+                         size_t count)
+{
+    size_t i = 0;
+    for (; residual && i + F <= count; i += F) {
+        vf difference = vf_sub(vf_load(anchor + i), vf_load(local + i));
+        vf_store(out + i, vf_add(difference, vf_load(residual + i)));
+    }
+    for (; !residual && i + F <= count; i += F) {
+        vf_store(out + i, vf_sub(vf_load(anchor + i), vf_load(local + i)));
+    }
+    REST(i, delta, out + i, anchor + i, local + i, residual ? residual + i : NULL)
+}
+
+TARGET static uint32_t absmax_bits(const float *in, size_t count)
+{
+    vu most = vu_zero(), other = vu_zero();
+    size_t i = 0;
+    for (; i + 2 * F <= count; i += 2 * F) {
+        most = vu_max(most, vu_abs(vf_load(in + i)));
+        other = vu_max(other, vu_abs(vf_load(in + i + F)));
+    }
+    uint32_t left = vec_scalar.absmax_bits(in + i, count - i), found = vu_most(vu_max(most, other));
+    return left > found ? left : found;
+}
+
+TARGET static bool encode_bf16(uint16_t *code, float *residual, const float *in, size_t count)
+{
+    vu most = vu_zero();
+    EACH(i, F)
+    {
+        vf value = vf_load(in + i);
+        vu rounded = bf16_round(value);
+        most = vu_max(most, vu_abs(vf_from_vu(rounded)));
+        if (residual) {
+            vf_store(residual + i, vf_sub(value, vf_from_vu(rounded)));
+        }
+        bf16_from_vu(code + i, rounded);
+    }
+    bool rest = vec_scalar.encode_bf16(code + i, residual ? residual + i : NULL, in + i, count - i);
+    return vu_most(most) < F32_INF && rest;
+}
+
+TARGET static void encode_int8(int8_t *code, float *residual, const float *in, float scale,
+                               float inverse, size_t count)
+{
+    vf by = vf_set(inverse), step = vf_set(scale), magic = vf_set(0x1.8p23f);
+    vf top = vf_set(127.0f), bottom = vf_set(-127.0f);
+    EACH(i, F)
+    {
+        vf value = vf_load(in + i);
+        vf whole = vf_greater(vf_lesser(vf_mul(value, by), top), bottom);
+        whole = vf_sub(vf_add(whole, magic), magic);
+        if (residual) {
+            vf_store(residual + i, vf_sub(value, vf_mul(whole, step)));
+        }
+        i8_from_vf(code + i, whole);
+    }
+    REST(i, encode_int8, code + i, residual ? residual + i : NULL, in + i, scale, inverse)
+}
+
+TARGET static void decode_int8(float *out, const int8_t *code, float scale, size_t count)
+{
+    vf step = vf_set(scale);
+    EACH(i, F) vf_store(out + i, vf_mul(vf_from_i8(code + i), step));
+    REST(i, decode_int8, out + i, code + i, scale)
+}
+
+TARGET static void axpy_int8(float *sum, const int8_t *code, float factor, size_t count)
+{
+    vf by = vf_set(factor);
+    EACH(i, F) vf_store(sum + i, vf_add(vf_load(sum + i), vf_mul(vf_from_i8(code + i), by)));
+    REST(i, axpy_int8, sum + i, code + i, factor)
+}
+
+TARGET static void outer_plain(float *anchor, const float *mean, float rate, size_t count)
+{
+    vf by = vf_set(rate);
+    EACH(i, F) vf_store(anchor + i, vf_sub(vf_load(anchor + i), vf_mul(by, vf_load(mean + i))));
+    REST(i, outer_plain, anchor + i, mean + i, rate)
+}
+
+TARGET static void outer_momentum(float *anchor, float *momentum, const float *mean,
+                                  const struct vec_outer *step, size_t count)
+{
+    vf decay = vf_set(step->decay), gain = vf_set(step->gain), rate = vf_set(step->rate);
+    vf of_delta = vf_set(step->delta), of_momentum = vf_set(step->momentum);
+    size_t i = 0;
+    for (; i + F <= count; i += F) {
+        vf d = vf_load(mean + i);
+        vf m = vf_add(vf_mul(decay, vf_load(momentum + i)), vf_mul(gain, d));
+        vf change = vf_add(vf_mul(of_delta, d), vf_mul(of_momentum, m));
+        vf_store(momentum + i, m);
+        vf_store(anchor + i, vf_sub(vf_load(anchor + i), vf_mul(rate, change)));
+    }
+    if (i < count) {
+        vec_scalar.outer_momentum(anchor + i, momentum + i, mean + i, step, count - i);
+    }
+}
