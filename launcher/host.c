@@ -1,0 +1,279 @@
+#include "host.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "number.h"
+#include "text.h"
+
+bool host_url_parse(const char *text, struct solo_url *out, const char **why)
+{
+    const char *scheme = strstr(text, "://"), *host = text;
+    if (scheme) {
+        if (!text_starts(text, "tcp://")) {
+            *why = "the only scheme is tcp://";
+            return false;
+        }
+        host = scheme + 3;
+    }
+    size_t count;
+    const char *rest;
+    if (*host == '[') {
+        host++;
+        count = strcspn(host, "]");
+        if (host[count] != ']') {
+            *why = "the IPv6 address has no closing bracket";
+            return false;
+        }
+        rest = host + count + 1;
+    } else {
+        count = strcspn(host, ":/");
+        rest = host + count;
+        if (*rest == ':' && strchr(rest + 1, ':')) {
+            *why = "an IPv6 address is written in brackets";
+            return false;
+        }
+    }
+    uint64_t port = SOLO_PORT_DEFAULT;
+    if (count == 0 || count >= sizeof out->host) {
+        *why = count ? "the host name is too long" : "there is no host";
+        return false;
+    }
+    if (*rest == '/' && !rest[1]) {
+        rest++;
+    }
+    if (*rest && (*rest != ':' || !number_count(rest + 1, 1, UINT16_MAX, &port))) {
+        *why = *rest == ':' ? "the port is not a number from 1 to 65535"
+                            : "after the host only :PORT can follow";
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!isalnum((unsigned char)host[i]) && !strchr(".-_:%", host[i])) {
+            *why = "the host has a character that no name has";
+            return false;
+        }
+    }
+    *out = (struct solo_url){.port = (uint16_t)port};
+    memcpy(out->host, host, count);
+    return true;
+}
+
+char *host_url_text(const char *host, unsigned port)
+{
+    return text_format(strchr(host, ':') ? "tcp://[%s]:%u" : "tcp://%s:%u", host, port);
+}
+
+bool host_resolve(const struct solo_url *url, struct address *out, const char **why)
+{
+    char port[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    snprintf(port, sizeof port, "%u", url->port);
+    int rc = getaddrinfo(url->host, port, &hints, &found);
+    if (rc != 0) {
+        *why = gai_strerror(rc);
+        return false;
+    }
+    memcpy(&out->bytes, found->ai_addr, found->ai_addrlen);
+    out->size = found->ai_addrlen;
+    freeaddrinfo(found);
+    return true;
+}
+
+char *host_numeric(const struct address *address)
+{
+    char host[SOLO_NAME_MAX] = "?";
+    getnameinfo((const struct sockaddr *)&address->bytes, address->size, host, sizeof host, NULL, 0,
+                NI_NUMERICHOST);
+    return text_copy(host);
+}
+
+bool host_is_loopback(const struct address *address)
+{
+    if (address->bytes.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->bytes;
+        return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    }
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address->bytes;
+    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+}
+
+static void set_port(struct address *address, uint16_t port)
+{
+    if (address->bytes.ss_family == AF_INET6) {
+        ((struct sockaddr_in6 *)&address->bytes)->sin6_port = htons(port);
+    } else {
+        ((struct sockaddr_in *)&address->bytes)->sin_port = htons(port);
+    }
+}
+
+bool host_is_local(const struct address *address)
+{
+    struct address any_port = *address;
+    set_port(&any_port, 0);
+    int fd = socket(address->bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return false;
+    }
+    bool local = bind(fd, (struct sockaddr *)&any_port.bytes, any_port.size) == 0;
+    close(fd);
+    return local;
+}
+
+char *host_route_source(const struct address *to)
+{
+    int fd = socket(to->bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return NULL;
+    }
+    struct address source = {.size = sizeof source.bytes};
+    bool found = connect(fd, (const struct sockaddr *)&to->bytes, to->size) == 0 &&
+                 getsockname(fd, (struct sockaddr *)&source.bytes, &source.size) == 0;
+    close(fd);
+    return found ? host_numeric(&source) : NULL;
+}
+
+char *host_interface(const char *numeric)
+{
+    struct ifaddrs *all, *at;
+    char *name = NULL;
+    if (getifaddrs(&all) < 0) {
+        return NULL;
+    }
+    for (at = all; at && !name; at = at->ifa_next) {
+        int family = at->ifa_addr ? at->ifa_addr->sa_family : AF_UNSPEC;
+        if (family != AF_INET && family != AF_INET6) {
+            continue;
+        }
+        struct address address = {.size = family == AF_INET ? sizeof(struct sockaddr_in)
+                                                            : sizeof(struct sockaddr_in6)};
+        memcpy(&address.bytes, at->ifa_addr, address.size);
+        bool any_loopback = text_starts(numeric, "127.") && host_is_loopback(&address);
+        if (any_loopback || strcmp(host_numeric(&address), numeric) == 0) {
+            name = text_copy(at->ifa_name);
+        }
+    }
+    freeifaddrs(all);
+    return name;
+}
+
+int host_listen(const struct address *address, bool keep)
+{
+    int fd = socket(address->bytes.ss_family, SOCK_STREAM | (keep ? 0 : SOCK_CLOEXEC), 0);
+    if (fd < 0) {
+        return -errno;
+    }
+    int on = 1; /* a master that was just killed left connections in TIME_WAIT */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (const struct sockaddr *)&address->bytes, address->size) < 0 ||
+        listen(fd, 128) < 0) {
+        int why = errno;
+        close(fd);
+        return -why;
+    }
+    return fd;
+}
+
+/* The inode of the socket that listens at the port, 0 if none is listed in this table. */
+static unsigned long listening_inode(const char *table, uint16_t port)
+{
+    FILE *file = fopen(table, "re");
+    if (!file) {
+        return 0;
+    }
+    char line[512];
+    unsigned long inode = 0;
+    while (!inode && fgets(line, sizeof line, file)) {
+        char *local_port = strchr(strchr(line, ':') ? strchr(line, ':') + 1 : line, ':');
+        unsigned number, state;
+        unsigned long found;
+        if (local_port && sscanf(local_port + 1, "%x %*s %x", &number, &state) == 2 &&
+            number == port && state == 0x0a &&
+            sscanf(local_port + 1, "%*x %*s %*x %*s %*s %*s %*s %*s %lu", &found) == 1) {
+            inode = found;
+        }
+    }
+    fclose(file);
+    return inode;
+}
+
+static bool holds_socket(const char *pid, unsigned long inode)
+{
+    char *folder = text_format("/proc/%s/fd", pid), *wanted = text_format("socket:[%lu]", inode);
+    DIR *dir = opendir(folder);
+    bool holds = false;
+    struct dirent *entry;
+    while (dir && !holds && (entry = readdir(dir))) {
+        char target[64] = {0};
+        ssize_t count = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
+        holds = count > 0 && strcmp(target, wanted) == 0;
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return holds;
+}
+
+static char *command_line(const char *pid)
+{
+    char words[160] = {0};
+    int fd = open(text_format("/proc/%s/cmdline", pid), O_RDONLY | O_CLOEXEC);
+    ssize_t count = fd < 0 ? 0 : read(fd, words, sizeof words - 1);
+    if (fd >= 0) {
+        close(fd);
+    }
+    for (ssize_t i = 0; i + 1 < count; i++) {
+        words[i] = words[i] ? words[i] : ' ';
+    }
+    return text_trim(words);
+}
+
+char *host_port_holder(uint16_t port)
+{
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    inode = inode ? inode : listening_inode("/proc/net/tcp6", port);
+    DIR *proc = inode ? opendir("/proc") : NULL;
+    char *holder = NULL;
+    struct dirent *entry;
+    while (proc && !holder && (entry = readdir(proc))) {
+        if (isdigit((unsigned char)entry->d_name[0]) && holds_socket(entry->d_name, inode)) {
+            holder = text_format("pid %s (%s)", entry->d_name, command_line(entry->d_name));
+        }
+    }
+    if (proc) {
+        closedir(proc);
+    }
+    return holder;
+}
+
+uint16_t host_free_port(void)
+{
+    struct address address = {.size = sizeof(struct sockaddr_in)};
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&address.bytes;
+    v4->sin_family = AF_INET;
+    int fd = host_listen(&address, false);
+    if (fd < 0) {
+        return 0;
+    }
+    getsockname(fd, (struct sockaddr *)&address.bytes, &address.size);
+    close(fd);
+    return ntohs(v4->sin_port);
+}
+
+const char *host_name(void)
+{
+    static char name[SOLO_NAME_MAX];
+    if (!*name && gethostname(name, sizeof name - 1) < 0) {
+        memcpy(name, "localhost", sizeof "localhost");
+    }
+    return name;
+}
