@@ -38,9 +38,7 @@ def tell_exception() -> None:
     """Write an uncaught exception to torchrun's error file, with its stack."""
     before = sys.excepthook
 
-    def hook(
-        kind: type[BaseException], value: BaseException, stack: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], value: BaseException, stack: TracebackType | None) -> None:
         with contextlib.suppress(Exception):
             record(kind, value, stack)
         before(kind, value, stack)

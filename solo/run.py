@@ -20,8 +20,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from solo import run_logs
-
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -133,6 +131,8 @@ def error(code: int, what: str, **rest: str | None) -> None:
 @contextlib.contextmanager
 def waiting_lines(nnodes: int, where: str, timeout_s: float) -> Iterator[None]:
     """Say every ten seconds that the fixed world is not complete yet."""
+    from solo import run_logs
+
     done = threading.Event()
     begun = time.monotonic()
 
@@ -174,12 +174,16 @@ def reason(failure: ProcessFailure) -> str:
 def last_place(failure: ProcessFailure) -> str | None:
     """File and line where the exception came up."""
     message = failure.message
-    stack = message.get("extraInfo", {}).get("py_callstack", "") if isinstance(message, dict) else ""
+    stack = (
+        message.get("extraInfo", {}).get("py_callstack", "") if isinstance(message, dict) else ""
+    )
     places = [line.strip() for line in stack.splitlines() if line.strip().startswith("File ")]
     return places[-1] if places else None
 
 
 def report_failure(rank: int, failure: ProcessFailure, others: int) -> int:
+    from solo import run_logs
+
     node = os.environ.get("SOLO_NODE_RANK", "0")
     also = f" (and {others} more)" if others else ""
     log = run_logs.log_of(failure.local_rank)
@@ -195,8 +199,10 @@ def report_failure(rank: int, failure: ProcessFailure, others: int) -> int:
 
 def quiet() -> None:
     """torchrun's own lines on a failure say less than ours; --verbose brings them back."""
-    if not os.environ.get("SOLO_VERBOSE"):
-        for name in ("torch.distributed.run", "torch.distributed.elastic"):
+    if os.environ.get("SOLO_VERBOSE"):
+        return
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed.run", "torch.distributed.elastic")):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
@@ -208,6 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
+
+    from solo import run_logs
 
     quiet()
     node = os.environ.get("SOLO_NODE_RANK", "0")
@@ -250,7 +258,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
+    try:
+        status = main()
+    except KeyboardInterrupt:  # while torch is being imported
+        status = 128 + signal.SIGINT
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(status)
