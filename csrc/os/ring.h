@@ -23,7 +23,8 @@ struct ring_shared { /* a line for each writer of a word */
 
 struct ring {
     struct ring_shared *shared;
-    bool bell; /* set by reads and writes: the other side waits and is to be woken */
+    uint64_t moved; /* our own counter: the shared one is for the other side, who may be broken */
+    bool bell;      /* set by reads and writes: the other side waits and is to be woken */
 };
 
 /* Bytes moved; 0: empty (full), and the mark is left. SOLO_EPEER: the counters make no sense. */

@@ -39,6 +39,7 @@ int transport_accepted(struct transport *transport); /* the answer; SOLO_EAGAIN:
 
 /* Shared memory: the socket is readable: takes the door bells and notices a hangup. */
 void transport_bell(struct transport *transport);
+void transport_shut(struct transport *transport); /* sends no more: the other side reads an end */
 bool transport_is_shm(const struct transport *transport);
 void transport_close(struct transport *transport);
 

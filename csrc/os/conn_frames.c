@@ -1,0 +1,272 @@
+/* The frames of an open connection: out of the outbox into the transport, and out of the
+ * transport to where the consumer wants them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "os/conn_inside.h"
+
+/* What one connection may move in one turn before others have theirs. */
+enum { TURN_BYTES = 4 << 20, PARTS_MAX = 16, ROOM_BELOW = 2 };
+
+/* ---- sending ---------------------------------------------------------------------------- */
+
+static int can_send(const struct conn *conn, const struct frame *frame, size_t size)
+{
+    if (conn->state != CONN_OPEN || conn->finishing) {
+        return err_set(SOLO_ECLOSED, "the connection to %s is not open", conn->peer);
+    }
+    if (size > frame_size_max(frame->type)) {
+        return err_set(SOLO_ELIMIT, "a %s frame of %zu bytes: %u are allowed",
+                       frame_name(frame->type), size, frame_size_max(frame->type));
+    }
+    return 0;
+}
+
+int conn_send(struct conn *conn, const struct frame *frame, const void *payload, size_t size,
+              uint64_t tag)
+{
+    TRY(can_send(conn, frame, size));
+    TRY(outbox_push(&conn->outbox, frame, payload, size, tag, NULL));
+    if (!conn->blocked) {
+        loop_later(conn->config.loop, &conn->pump);
+    }
+    return 0;
+}
+
+int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload,
+                   size_t size)
+{
+    TRY(can_send(conn, frame, size));
+    void *copy = malloc(size ? size : 1);
+    if (!copy) {
+        return err_set(SOLO_ENOMEM, "no memory for a frame of %zu bytes", size);
+    }
+    if (size) {
+        memcpy(copy, payload, size);
+    }
+    int rc = outbox_push(&conn->outbox, frame, copy, size, 0, copy);
+    if (rc < 0) {
+        free(copy);
+        return rc;
+    }
+    if (!conn->blocked) {
+        loop_later(conn->config.loop, &conn->pump);
+    }
+    return 0;
+}
+
+static void tell_sent(struct conn *conn)
+{
+    uint64_t tag;
+    bool borrowed;
+    while (conn_alive(conn) && outbox_next_sent(&conn->outbox, &tag, &borrowed)) {
+        if (borrowed && conn->config.calls->sent) {
+            conn->config.calls->sent(conn->config.context, conn, tag);
+        }
+    }
+}
+
+/* The last byte is out: the other side reads an end, and answers with its own. */
+static void shut(struct conn *conn)
+{
+    conn->shut = true;
+    transport_shut(&conn->transport);
+}
+
+static bool write_some(struct conn *conn, size_t *budget)
+{
+    struct iovec parts[PARTS_MAX];
+    int count = outbox_parts(&conn->outbox, parts, PARTS_MAX);
+    ssize_t sent = conn->transport.calls->write(&conn->transport, parts, count);
+    if (sent == SOLO_EAGAIN) {
+        conn->blocked = true;
+        return false;
+    }
+    if (sent < 0) {
+        conn_fail(conn, (int)sent);
+        return false;
+    }
+    conn->sent_bytes += (uint64_t)sent;
+    *budget -= (size_t)sent < *budget ? (size_t)sent : *budget;
+    outbox_advance(&conn->outbox, (size_t)sent);
+    tell_sent(conn);
+    return true;
+}
+
+void conn_flush(struct conn *conn)
+{
+    size_t budget = TURN_BYTES;
+    conn->blocked = false;
+    bool more = true;
+    while (more && conn_alive(conn)) {
+        if (conn->outbox.count < ROOM_BELOW && !conn->finishing && conn->config.calls->room) {
+            conn->config.calls->room(conn->config.context, conn);
+        }
+        more = conn_alive(conn) && conn->outbox.count > 0 && budget > 0 &&
+               write_some(conn, &budget);
+    }
+    if (!conn_alive(conn)) {
+        return;
+    }
+    if (conn->outbox.count > 0 && !conn->blocked) {
+        loop_later(conn->config.loop, &conn->pump);
+    } else if (conn->outbox.count == 0 && conn->finishing && !conn->shut) {
+        shut(conn);
+    }
+}
+
+/* ---- receiving -------------------------------------------------------------------------- */
+
+/* Up to `size` bytes: large payloads straight to their place, small ones through a buffer, so
+ * that many headers come with one call. Shared memory needs no such buffer. */
+static ssize_t input_read(struct conn *conn, void *at, size_t size)
+{
+    struct transport *transport = &conn->transport;
+    ssize_t count;
+    if (conn->input_at == conn->input_end) {
+        bool direct = transport_is_shm(transport) || size >= CONN_INPUT_BYTES;
+        count = direct ? transport->calls->read(transport, at, size)
+                       : transport->calls->read(transport, conn->input, CONN_INPUT_BYTES);
+        if (count > 0) {
+            conn->received_bytes += (uint64_t)count;
+            conn->heard_us = loop_now(conn->config.loop);
+        }
+        if (direct || count < 0) {
+            return count;
+        }
+        conn->input_at = 0;
+        conn->input_end = (size_t)count;
+    }
+    size_t waits = conn->input_end - conn->input_at;
+    size_t taken = size < waits ? size : waits;
+    memcpy(at, conn->input + conn->input_at, taken);
+    conn->input_at += taken;
+    return (ssize_t)taken;
+}
+
+static int inbox_room(struct conn *conn, const struct frame *frame, void **room_out)
+{
+    if (frame->size > CONN_INBOX_MAX) {
+        return err_set(SOLO_EPEER, "nobody here awaits a %s frame of %u bytes",
+                       frame_name(frame->type), frame->size);
+    }
+    if (frame->size > conn->inbox_size) {
+        uint8_t *larger = realloc(conn->inbox, frame->size);
+        if (!larger) {
+            return err_set(SOLO_ENOMEM, "no memory for a frame of %u bytes", frame->size);
+        }
+        conn->inbox = larger;
+        conn->inbox_size = frame->size;
+    }
+    *room_out = conn->inbox;
+    return 0;
+}
+
+/* Where the payload of the header that came shall go. 0: reading goes on. */
+static int place(struct conn *conn)
+{
+    struct frame frame = conn->reader.frame;
+    void *room = NULL;
+    int rc = 0;
+    if (frame.size > 0 && conn->config.calls->place) {
+        rc = conn->config.calls->place(conn->config.context, conn, &frame, &room);
+        if (!conn_alive(conn)) {
+            return SOLO_ECLOSED;
+        }
+    }
+    if (rc == SOLO_EAGAIN) {
+        conn->paused = conn->placing = true;
+        return rc;
+    }
+    TRY(rc);
+    if (rc == 0 && frame.size > 0 && !room) {
+        TRY(inbox_room(conn, &frame, &room));
+    }
+    conn->placing = false;
+    conn->room = rc == 0 ? room : NULL; /* 1: skipped */
+    frame_reader_into(&conn->reader, conn->room);
+    return 0;
+}
+
+static int deliver(struct conn *conn)
+{
+    struct frame frame = conn->reader.frame;
+    void *payload = conn->room;
+    conn->room = NULL;
+    return conn->config.calls->frame(conn->config.context, conn, &frame, payload);
+}
+
+/* One read and what follows from it: bytes read (maybe 0), or an error. */
+static ssize_t receive_step(struct conn *conn)
+{
+    if (conn->placing) {
+        TRY(place(conn));
+    }
+    struct frame_want want = frame_reader_want(&conn->reader);
+    ssize_t count = want.size > 0 ? input_read(conn, want.at, want.size) : 0;
+    if (count < 0) {
+        return count;
+    }
+    int step = frame_reader_feed(&conn->reader, (size_t)count);
+    if (step == FRAME_HEADER) {
+        step = place(conn);
+    } else if (step == FRAME_PAYLOAD) {
+        step = deliver(conn);
+    } else if (step == FRAME_SKIPPED) {
+        conn->room = NULL;
+    }
+    return step < 0 ? step : count;
+}
+
+static bool between_frames(struct conn *conn)
+{
+    return !conn->placing && conn->room == NULL && conn->reader.got == 0;
+}
+
+static void end_of_input(struct conn *conn, int rc)
+{
+    if (rc == SOLO_ECLOSED && !between_frames(conn)) {
+        rc = err_set(SOLO_ESYS, "the other side died in the middle of a frame");
+    }
+    conn_fail(conn, rc);
+}
+
+void conn_receive(struct conn *conn)
+{
+    size_t budget = TURN_BYTES;
+    conn->more_input = false;
+    while (budget > 0 && conn_alive(conn) && !conn->paused) {
+        ssize_t count = receive_step(conn);
+        if (!conn_alive(conn) || count == SOLO_EAGAIN) {
+            return;
+        }
+        if (count < 0) {
+            end_of_input(conn, (int)count);
+            return;
+        }
+        budget -= (size_t)count < budget ? (size_t)count : budget;
+    }
+    if (conn_alive(conn) && !conn->paused) {
+        conn->more_input = true;
+        loop_later(conn->config.loop, &conn->pump);
+    }
+}
+
+void conn_resume(struct conn *conn)
+{
+    if (conn->paused) {
+        conn->paused = false;
+        conn->more_input = true;
+        loop_later(conn->config.loop, &conn->pump);
+    }
+}
+
+void conn_divert(struct conn *conn, const void *base, size_t size)
+{
+    uintptr_t room = (uintptr_t)conn->room, start = (uintptr_t)base;
+    if (conn->room && room >= start && room - start < size) {
+        frame_reader_divert(&conn->reader);
+        conn->room = NULL;
+    }
+}
