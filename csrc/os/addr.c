@@ -15,7 +15,8 @@
 
 static int bad_url(const char *text, const char *why)
 {
-    return err_set(SOLO_EINVAL, "\"%.200s\" is no address: %s; write tcp://HOST:PORT, such as "
+    return err_set(SOLO_EINVAL,
+                   "\"%.200s\" is no address: %s; write tcp://HOST:PORT, such as "
                    "tcp://10.0.0.1:%u or tcp://[fd00::1]:%u",
                    text, why, SOLO_PORT_DEFAULT, SOLO_PORT_DEFAULT);
 }
@@ -38,8 +39,8 @@ static int parse_port(const char *text, const char *digits, uint16_t *out)
 
 static bool is_name_byte(unsigned char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '.' || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
 }
 
 static bool is_v6_byte(unsigned char c)
@@ -223,29 +224,50 @@ int solo_is_loopback(const char *numeric_address)
 
 #define ROUTE_LOOKUP_US 5000000u
 
-/* Connecting a UDP socket sends nothing, but has the kernel choose the source address. */
+/* The source address of the route. Connecting a UDP socket sends nothing, but has the kernel
+ * choose it. Leaves errno on failure. */
+static bool route_source(const struct addr *to, struct addr *out)
+{
+    int fd = socket(to->bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    *out = (struct addr){.size = sizeof out->bytes};
+    bool found = fd >= 0 && connect(fd, (const struct sockaddr *)&to->bytes, to->size) == 0 &&
+                 getsockname(fd, (struct sockaddr *)&out->bytes, &out->size) == 0;
+    int number = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    errno = number;
+    return found;
+}
+
 int solo_route_address(const struct solo_url *to, char *out, size_t size)
 {
     struct addr_list list;
     TRY(addr_resolve(to, clock_us() + ROUTE_LOOKUP_US, &list));
-    int number = 0;
     for (uint32_t i = 0; i < list.count; i++) {
-        const struct sockaddr *target = (const struct sockaddr *)&list.at[i].bytes;
-        int fd = socket(target->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        struct addr mine = {.size = sizeof mine.bytes};
-        bool found = fd >= 0 && connect(fd, target, list.at[i].size) == 0 &&
-                     getsockname(fd, (struct sockaddr *)&mine.bytes, &mine.size) == 0;
-        number = errno;
-        if (fd >= 0) {
-            close(fd);
-        }
-        if (found) {
+        struct addr mine;
+        if (route_source(&list.at[i], &mine)) {
             char text[ADDR_TEXT_MAX];
             addr_host_text(&mine, text);
             snprintf(out, size, "%s", text);
             return 0;
         }
     }
-    errno = number;
     return err_errno("no route to %s", to->host);
+}
+
+/* The route to an address of ours starts at that very address. */
+bool addr_is_this_host(const struct solo_url *url)
+{
+    struct addr addr, source;
+    char theirs[ADDR_TEXT_MAX], ours[ADDR_TEXT_MAX];
+    if (strcmp(url->host, "localhost") == 0) {
+        return true;
+    }
+    if (addr_numeric(url, &addr) < 0 || !route_source(&addr, &source)) {
+        return false;
+    }
+    addr_host_text(&addr, theirs);
+    addr_host_text(&source, ours);
+    return addr_is_loopback(&addr) || strcmp(theirs, ours) == 0;
 }

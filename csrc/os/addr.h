@@ -10,8 +10,8 @@
 #include "os/loop.h"
 #include "solo.h"
 
-#define ADDR_MAX       8u   /* addresses kept of one name */
-#define ADDR_TEXT_MAX  64u  /* "[v6%scope]:port" with its final zero */
+#define ADDR_MAX      8u  /* addresses kept of one name */
+#define ADDR_TEXT_MAX 64u /* "[v6%scope]:port" with its final zero */
 
 struct addr {
     struct sockaddr_storage bytes;
@@ -31,6 +31,10 @@ bool addr_is_loopback(const struct addr *addr);
 
 /* A numeric host; no name is looked up. SOLO_EINVAL otherwise. */
 int addr_numeric(const struct solo_url *url, struct addr *out);
+
+/* The host is this one: "localhost", a loopback address, or an address of one of its interfaces.
+ * Names are not looked up: then false. */
+bool addr_is_this_host(const struct solo_url *url);
 
 /* Any thread. Looks the name up, waiting at most until the deadline; a numeric host does not
  * wait. SOLO_ENOENT: no such name; SOLO_ETIMEDOUT: the resolver does not answer. */

@@ -69,7 +69,8 @@ static void on_deadline(void *context)
         conn_fail(conn, err_set(SOLO_ECLOSED, "closed; the other side did not close in time"));
     } else {
         conn->reach = SOLO_NO_ANSWER;
-        conn_fail(conn, err_set(SOLO_ETIMEDOUT, "connected, but no handshake followed within "
+        conn_fail(conn, err_set(SOLO_ETIMEDOUT,
+                                "connected, but no handshake followed within "
                                 "%u ms: another service, or a stopped process?",
                                 (unsigned)(conn->config.hello_us / 1000)));
     }
@@ -107,8 +108,7 @@ static int hello_write(struct conn *conn)
     size_t size;
     const uint8_t *out = hello_out(&conn->hello, &size);
     while (conn->hello_sent < size) {
-        struct iovec part = {(uint8_t *)(uintptr_t)out + conn->hello_sent,
-                             size - conn->hello_sent};
+        struct iovec part = {(uint8_t *)(uintptr_t)out + conn->hello_sent, size - conn->hello_sent};
         ssize_t count = conn->transport.calls->write(&conn->transport, &part, 1);
         if (count < 0) {
             return (int)count;
@@ -284,8 +284,7 @@ static int conn_new(const struct conn_config *config, bool dialed, struct conn *
     conn->io = (struct loop_io){.fn = on_io, .context = conn, .fd = -1};
     conn->deadline = (struct loop_timer){.fn = on_deadline, .context = conn};
     conn->pump = (struct loop_task){.fn = on_pump, .context = conn};
-    loop_timer_set(config->loop, &conn->deadline,
-                   clock_us() + conn->config.hello_us);
+    loop_timer_set(config->loop, &conn->deadline, clock_us() + conn->config.hello_us);
     *out = conn;
     return 0;
 }
@@ -303,8 +302,8 @@ int conn_dial(const struct conn_config *config, const struct solo_url *to, struc
     /* A quarter of the time is the handshake's: a host that does not answer is then told apart
      * from one that answers and says nothing. */
     uint64_t dial_us = clock_us() + conn->config.hello_us / 4 * 3;
-    int rc = dial_start(config->loop, to, loopback_only(config), dial_us, on_dialed, conn,
-                        &conn->dial);
+    int rc =
+        dial_start(config->loop, to, loopback_only(config), dial_us, on_dialed, conn, &conn->dial);
     if (rc < 0) {
         conn_free(conn);
         return rc;
@@ -364,8 +363,10 @@ int conn_accept(const struct conn_config *config, int fd, const struct addr *fro
     }
     rc = begin(conn, fd, from);
     if (rc == 0 && loopback_only(config) && !addr_is_loopback(from)) {
-        rc = err_set(SOLO_EAUTH, "%s is not on this host: without a token only loopback is let "
-                     "in; give all nodes the same --token_file, or --insecure", conn->peer);
+        rc = err_set(SOLO_EAUTH,
+                     "%s is not on this host: without a token only loopback is let "
+                     "in; give all nodes the same --token_file, or --insecure",
+                     conn->peer);
     }
     if (rc == 0 && from->bytes.ss_family != AF_UNIX) {
         rc = sock_options(fd);

@@ -11,10 +11,10 @@
 #include "wire/frame.h"
 #include "wire/hello.h"
 
-#define CONN_HELLO_US   5000000u         /* connecting and handshake, unless told otherwise */
-#define CONN_SENDS_MAX  256u             /* frames that wait to be sent */
-#define CONN_COPIED_MAX (4u << 20)       /* bytes of copied payloads that wait to be sent */
-#define CONN_INBOX_MAX  FRAME_TABLE_MAX  /* largest payload for which `place` may give no room */
+#define CONN_HELLO_US   5000000u        /* connecting and handshake, unless told otherwise */
+#define CONN_SENDS_MAX  256u            /* frames that wait to be sent */
+#define CONN_COPIED_MAX (4u << 20)      /* bytes of copied payloads that wait to be sent */
+#define CONN_INBOX_MAX  FRAME_TABLE_MAX /* largest payload for which `place` may give no room */
 
 struct conn;
 
@@ -30,8 +30,7 @@ struct conn_calls {
     int (*place)(void *context, struct conn *conn, const struct frame *frame, void **room_out);
     /* A whole frame, its checksum right. `payload` is what place gave; without: valid during
      * the call. An error closes the connection. */
-    int (*frame)(void *context, struct conn *conn, const struct frame *frame,
-                 const void *payload);
+    int (*frame)(void *context, struct conn *conn, const struct frame *frame, const void *payload);
     void (*sent)(void *context, struct conn *conn, uint64_t tag); /* the payload is yours again */
     void (*room)(void *context, struct conn *conn); /* few frames wait: a moment for more */
     /* Over: rc and text say why. SOLO_ECLOSED: the other side closed between two frames.
@@ -41,11 +40,11 @@ struct conn_calls {
 
 struct conn_config {
     struct loop *loop;
-    const char *job_id;  /* borrowed while the connection lives, as are token and calls */
-    const char *token;   /* NULL: none: then loopback and this host alone, unless insecure */
+    const char *job_id; /* borrowed while the connection lives, as are token and calls */
+    const char *token;  /* NULL: none: then loopback and this host alone, unless insecure */
     bool insecure;
-    uint32_t roles;      /* 1u << HELLO_...: what we dial as; what we accept */
-    uint64_t hello_us;   /* 0: CONN_HELLO_US */
+    uint32_t roles;    /* 1u << HELLO_...: what we dial as; what we accept */
+    uint64_t hello_us; /* 0: CONN_HELLO_US */
     const struct conn_calls *calls;
     void *context;
 };
@@ -73,8 +72,7 @@ int conn_send(struct conn *conn, const struct frame *frame, const void *payload,
               uint64_t tag);
 
 /* The same with a copy of the payload; `sent` is not called. SOLO_EAGAIN: CONN_COPIED_MAX. */
-int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload,
-                   size_t size);
+int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload, size_t size);
 
 uint32_t conn_waiting(const struct conn *conn); /* frames not handed to the kernel yet */
 void conn_resume(struct conn *conn);            /* after place said SOLO_EAGAIN */
@@ -91,13 +89,13 @@ void conn_free(struct conn *conn);
 
 bool conn_is_open(const struct conn *conn);
 bool conn_is_shm(const struct conn *conn);
-enum hello_role conn_role(const struct conn *conn);   /* after open */
-enum solo_reach conn_reach(const struct conn *conn);  /* how far it got, for messages */
-const char *conn_peer(const struct conn *conn);       /* "10.0.0.4:41822" */
+enum hello_role conn_role(const struct conn *conn);  /* after open */
+enum solo_reach conn_reach(const struct conn *conn); /* how far it got, for messages */
+const char *conn_peer(const struct conn *conn);      /* "10.0.0.4:41822" */
 void conn_peer_addr(const struct conn *conn, struct addr *out);
 int conn_local_addr(const struct conn *conn, struct addr *out);
-uint32_t conn_rtt_us(const struct conn *conn);        /* 0: unknown */
-uint64_t conn_heard_us(const struct conn *conn);      /* when bytes last arrived */
+uint32_t conn_rtt_us(const struct conn *conn);   /* 0: unknown */
+uint64_t conn_heard_us(const struct conn *conn); /* when bytes last arrived */
 uint64_t conn_sent_bytes(const struct conn *conn);
 uint64_t conn_received_bytes(const struct conn *conn);
 

@@ -34,8 +34,7 @@ int conn_send(struct conn *conn, const struct frame *frame, const void *payload,
     return 0;
 }
 
-int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload,
-                   size_t size)
+int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload, size_t size)
 {
     TRY(can_send(conn, frame, size));
     void *copy = malloc(size ? size : 1);
@@ -103,8 +102,8 @@ void conn_flush(struct conn *conn)
         if (conn->outbox.count < ROOM_BELOW && !conn->finishing && conn->config.calls->room) {
             conn->config.calls->room(conn->config.context, conn);
         }
-        more = conn_alive(conn) && conn->outbox.count > 0 && budget > 0 &&
-               write_some(conn, &budget);
+        more =
+            conn_alive(conn) && conn->outbox.count > 0 && budget > 0 && write_some(conn, &budget);
     }
     if (!conn_alive(conn)) {
         return;

@@ -23,11 +23,11 @@ struct conn {
     bool dialed;
     bool finishing; /* nothing new is sent; `shut` once the last byte went out */
     bool shut;
-    bool paused;  /* place said SOLO_EAGAIN */
-    bool placing; /* a header is here whose payload has no place yet */
-    bool blocked; /* the transport takes no more for now */
+    bool paused;     /* place said SOLO_EAGAIN */
+    bool placing;    /* a header is here whose payload has no place yet */
+    bool blocked;    /* the transport takes no more for now */
     bool more_input; /* this turn's share is used up, or reading was resumed */
-    uint32_t busy; /* callbacks below us on the stack: conn_free then only sets `freed` */
+    uint32_t busy;   /* callbacks below us on the stack: conn_free then only sets `freed` */
     bool freed;
     enum solo_reach reach;
 
@@ -43,8 +43,8 @@ struct conn {
     size_t hello_sent; /* bytes of hello_out that went out */
 
     struct frame_reader reader;
-    void *room;              /* where the payload in progress goes */
-    uint8_t *inbox;          /* for payloads without room; grows to CONN_INBOX_MAX at most */
+    void *room;     /* where the payload in progress goes */
+    uint8_t *inbox; /* for payloads without room; grows to CONN_INBOX_MAX at most */
     size_t inbox_size;
     size_t input_at, input_end;
     uint8_t input[CONN_INPUT_BYTES];

@@ -56,8 +56,10 @@ static int begin_attempt(struct dial *dial, const struct addr *to)
         char text[ADDR_TEXT_MAX];
         addr_text(to, text);
         dial->reach = SOLO_BAD_TOKEN;
-        return err_set(SOLO_EAUTH, "%s is not on this host: without a token only loopback is "
-                       "allowed; give all nodes the same --token_file, or --insecure", text);
+        return err_set(SOLO_EAUTH,
+                       "%s is not on this host: without a token only loopback is "
+                       "allowed; give all nodes the same --token_file, or --insecure",
+                       text);
     }
     TRY(sock_connect(to, &dial->io.fd, &dial->reach));
     return loop_watch(dial->loop, &dial->io, EPOLLOUT);

@@ -17,8 +17,7 @@ struct door_calls {
     /* A proved connection and its first frame (at most CONN_INBOX_MAX; valid during the call).
      * Take it with conn_adopt and return 0; a negative code closes it (nothing is sent: to
      * tell the peer, adopt it, conn_send_copy, conn_finish). */
-    int (*admit)(void *context, struct conn *conn, const struct frame *first,
-                 const void *payload);
+    int (*admit)(void *context, struct conn *conn, const struct frame *first, const void *payload);
     /* Somebody who was not let in, and why. May be NULL. */
     void (*refused)(void *context, const char *peer, int rc, const char *text);
 };
@@ -27,7 +26,7 @@ struct door_config {
     struct loop *loop;
     const char *job_id, *token; /* borrowed while the door, and what it admitted, is open */
     bool insecure;
-    uint32_t roles; /* 1u << HELLO_... */
+    uint32_t roles;    /* 1u << HELLO_... */
     uint64_t hello_us; /* until the first frame; 0: CONN_HELLO_US */
     const struct door_calls *calls;
     void *context;

@@ -1,8 +1,8 @@
 #include "os/futex.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -24,8 +24,8 @@ int futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_us)
 
 void futex_wake(_Atomic uint32_t *word, uint32_t count)
 {
-    syscall(SYS_futex, (void *)word, FUTEX_WAKE, count > INT_MAX ? INT_MAX : (int)count, NULL,
-            NULL, 0);
+    syscall(SYS_futex, (void *)word, FUTEX_WAKE, count > INT_MAX ? INT_MAX : (int)count, NULL, NULL,
+            0);
 }
 
 static void relax(void)

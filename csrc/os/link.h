@@ -13,18 +13,18 @@
 
 #include "os/conn.h"
 
-#define LINK_STREAMS_MAX    64u
-#define LINK_SENDS_MAX      4096u    /* frames that wait in a link */
-#define LINK_GREETING_MAX   256u     /* payload of the greeting */
-#define LINK_DRAIN_US       2000000u /* streams of a link that closes end within this time */
+#define LINK_STREAMS_MAX  64u
+#define LINK_SENDS_MAX    4096u    /* frames that wait in a link */
+#define LINK_GREETING_MAX 256u     /* payload of the greeting */
+#define LINK_DRAIN_US     2000000u /* streams of a link that closes end within this time */
 
 struct link;
 
-struct link_calls { /* as conn_calls, for the link as a whole; `open`, `place`, `sent` may be NULL */
+struct link_calls { /* as conn_calls, for the link as a whole; `open`, `place`, `sent` may be NULL
+                     */
     void (*open)(void *context, struct link *link); /* dialing side: the first stream stands */
     int (*place)(void *context, struct link *link, const struct frame *frame, void **room_out);
-    int (*frame)(void *context, struct link *link, const struct frame *frame,
-                 const void *payload);
+    int (*frame)(void *context, struct link *link, const struct frame *frame, const void *payload);
     void (*sent)(void *context, struct link *link, uint64_t tag);
     void (*lost)(void *context, struct link *link, int rc, const char *text);
 };
@@ -36,8 +36,8 @@ struct link_config {
     enum hello_role role;
     const struct link_calls *calls;
     void *context;
-    uint32_t streams; /* TCP connections; 0: as many as bandwidth and round trip want */
-    bool shm;         /* shared memory when the peer is on this host */
+    uint32_t streams;  /* TCP connections; 0: as many as bandwidth and round trip want */
+    bool shm;          /* shared memory when the peer is on this host */
     uint64_t hello_us; /* 0: CONN_HELLO_US */
     /* Dialing side: sent first on each stream, so that the other side's door knows whose it is
      * (FRAME_LINK). Copied. */

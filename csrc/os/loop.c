@@ -14,8 +14,8 @@ enum { EVENTS_PER_TURN = 64 };
 struct loop {
     int epoll_fd, wake_fd;
     uint64_t now_us;
-    struct loop_timer *timers;          /* root of the heap: the earliest */
-    struct loop_task *tasks;            /* circular list; `tasks` is the first */
+    struct loop_timer *timers;                 /* root of the heap: the earliest */
+    struct loop_task *tasks;                   /* circular list; `tasks` is the first */
     struct epoll_event ready[EVENTS_PER_TURN]; /* of this turn; data.ptr NULL: was removed */
     int ready_count, ready_at;
     atomic_bool stopping;

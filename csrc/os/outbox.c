@@ -9,8 +9,8 @@ static struct outbox_entry *entry_at(struct outbox *outbox, uint32_t index)
     return &outbox->entries[(outbox->first + index) % CONN_SENDS_MAX];
 }
 
-int outbox_push(struct outbox *outbox, const struct frame *frame, const void *payload,
-                size_t size, uint64_t tag, void *copy)
+int outbox_push(struct outbox *outbox, const struct frame *frame, const void *payload, size_t size,
+                uint64_t tag, void *copy)
 {
     if (outbox->count == CONN_SENDS_MAX ||
         (copy && outbox->copied_bytes + size > CONN_COPIED_MAX)) {

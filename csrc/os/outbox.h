@@ -24,8 +24,8 @@ struct outbox {
 };
 
 /* SOLO_EAGAIN: full. Takes `copy` on success. */
-int outbox_push(struct outbox *outbox, const struct frame *frame, const void *payload,
-                size_t size, uint64_t tag, void *copy);
+int outbox_push(struct outbox *outbox, const struct frame *frame, const void *payload, size_t size,
+                uint64_t tag, void *copy);
 
 /* What is to be written next, at most `max` parts; their count. */
 int outbox_parts(struct outbox *outbox, struct iovec *parts, int max);

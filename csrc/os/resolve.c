@@ -47,8 +47,10 @@ static int name_error(const char *host, int code)
         return err_set(SOLO_ENOENT, "no host is named %s: check the spelling, or give its number",
                        host);
     case EAI_AGAIN:
-        return err_set(SOLO_ENOENT, "the name server did not say who %s is; give its number, or "
-                       "check /etc/resolv.conf", host);
+        return err_set(SOLO_ENOENT,
+                       "the name server did not say who %s is; give its number, or "
+                       "check /etc/resolv.conf",
+                       host);
     default:
         return err_set(SOLO_ENOENT, "cannot look up %s: %s", host, gai_strerror(code));
     }
@@ -133,8 +135,10 @@ static int lookup_start(const struct solo_url *url, int event_fd, struct lookup 
 
 static int no_answer(const char *host)
 {
-    return err_set(SOLO_ETIMEDOUT, "the name server does not answer for %s; give its number, or "
-                   "check /etc/resolv.conf", host);
+    return err_set(SOLO_ETIMEDOUT,
+                   "the name server does not answer for %s; give its number, or "
+                   "check /etc/resolv.conf",
+                   host);
 }
 
 int addr_resolve(const struct solo_url *url, uint64_t deadline_us, struct addr_list *out)

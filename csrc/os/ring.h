@@ -10,10 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RING_BYTES (1u << 20) /* a power of two: the two rings of a pair stay in a core's share
-                                 of the cache */
+#define RING_BYTES                                                                                 \
+    (1u << 20) /* a power of two: the two rings of a pair stay in a core's share                   \
+                  of the cache */
 
-struct ring_shared { /* a line for each writer of a word */
+struct ring_shared {                              /* a line for each writer of a word */
     _Alignas(64) _Atomic uint64_t head;           /* bytes ever written */
     _Alignas(64) _Atomic uint64_t tail;           /* bytes ever read */
     _Alignas(64) _Atomic uint32_t reader_waiting; /* 1: found it empty */

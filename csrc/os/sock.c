@@ -186,12 +186,16 @@ int sock_connect_error(int number, const struct addr *to, enum solo_reach *reach
     switch (number) {
     case ECONNREFUSED:
         *reach_out = SOLO_CONN_REFUSED;
-        return err_set(SOLO_EREFUSED, "%s refused the connection: the host is there, but nothing "
-                       "listens on that port (not started yet, or another port?)", text);
+        return err_set(SOLO_EREFUSED,
+                       "%s refused the connection: the host is there, but nothing "
+                       "listens on that port (not started yet, or another port?)",
+                       text);
     case ETIMEDOUT:
         *reach_out = SOLO_NO_ANSWER;
-        return err_set(SOLO_ETIMEDOUT, "%s does not answer: the host is down, or a firewall drops "
-                       "packets to that port", text);
+        return err_set(SOLO_ETIMEDOUT,
+                       "%s does not answer: the host is down, or a firewall drops "
+                       "packets to that port",
+                       text);
     case EHOSTUNREACH:
     case ENETUNREACH:
     case EADDRNOTAVAIL:

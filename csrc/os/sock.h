@@ -32,9 +32,9 @@ int sock_accept(int listen_fd, int *fd_out, struct addr *from_out);
 int sock_options(int fd); /* what sock_connect and sock_accept set */
 int sock_local(int fd, struct addr *out);
 int sock_remote(int fd, struct addr *out);
-uint32_t sock_rtt_us(int fd);    /* smoothed, as the kernel measured it; 0: unknown */
+uint32_t sock_rtt_us(int fd);       /* smoothed, as the kernel measured it; 0: unknown */
 uint64_t sock_send_bytes_max(void); /* the most one TCP stream may have in flight (tcp_wmem) */
-void sock_reset(int fd);         /* closes with RST: for aborts alone */
+void sock_reset(int fd);            /* closes with RST: for aborts alone */
 
 /* Who listens on this TCP port on this host, in words ("pid 4711 (python3)"); "" if it cannot
  * be read. */

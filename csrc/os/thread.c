@@ -29,9 +29,9 @@ int thread_start(struct thread *thread, const char *name, void (*run)(void *), v
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     thread->started = rc == 0;
     errno = rc;
-    return rc == 0 ? 0
-                   : err_errno("no thread for %s (limits: ulimit -u, the control group's pids)",
-                               name);
+    return rc == 0
+               ? 0
+               : err_errno("no thread for %s (limits: ulimit -u, the control group's pids)", name);
 }
 
 void thread_join(struct thread *thread)

@@ -17,7 +17,7 @@ static ssize_t socket_error(const char *doing)
     case EPIPE:
     case ECONNRESET:
         return err_set(SOLO_ECLOSED, "the connection was reset: the process at the other end "
-                       "died or gave up");
+                                     "died or gave up");
     case ETIMEDOUT:
         return err_set(SOLO_ETIMEDOUT, "the other host does not answer any more");
     default:

@@ -34,7 +34,7 @@ void transport_socket(struct transport *transport, int fd); /* takes the descrip
 /* Switches an AF_UNIX transport to shared memory. The dialing side offers a segment and is
  * answered with one byte; the accepting side receives it when the socket is readable. */
 int transport_offer(struct transport *transport);
-int transport_accept(struct transport *transport);  /* SOLO_EAGAIN: not there yet */
+int transport_accept(struct transport *transport);   /* SOLO_EAGAIN: not there yet */
 int transport_accepted(struct transport *transport); /* the answer; SOLO_EAGAIN: not yet */
 
 /* Shared memory: the socket is readable: takes the door bells and notices a hangup. */

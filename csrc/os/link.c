@@ -1,0 +1,540 @@
+#include "os/link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "os/link_queue.h"
+#include "os/sock.h"
+
+enum link_state {
+    LINK_DIALING,
+    LINK_OPEN,
+    LINK_DRAINING, /* one stream was closed in good order: the others still deliver */
+    LINK_LOST,
+};
+
+/* A stream is fed when fewer frames than this wait in it: one being sent, one to follow. */
+enum { STREAM_FRAMES = 2 };
+
+struct stream {
+    struct link *link;
+    struct conn *conn; /* NULL: free */
+    bool open;
+};
+
+struct link {
+    struct link_config config;
+    struct conn_config conn_config;
+    enum link_state state;
+    bool dialed, finishing, no_more_streams;
+    struct solo_url to;
+    struct frame greeting;
+    uint8_t greeting_payload[LINK_GREETING_MAX];
+
+    struct stream streams[LINK_STREAMS_MAX];
+    uint32_t next_stream; /* whose turn it is */
+    uint32_t streams_wanted;
+    struct link_queue queue;
+    struct loop_timer deadline; /* of finishing, or of draining */
+    char peer[ADDR_TEXT_MAX];
+
+    uint32_t rtt_us; /* the least measured: later ones hold our own queue */
+    uint64_t closed_sent_bytes, closed_received_bytes;
+    uint64_t window_start_us, window_start_bytes; /* of the measured rate; 0: not measuring */
+};
+
+/* ---- ends ------------------------------------------------------------------------------- */
+
+static void drop_stream(struct stream *stream)
+{
+    struct link *link = stream->link;
+    if (stream->conn) {
+        link->closed_sent_bytes += conn_sent_bytes(stream->conn);
+        link->closed_received_bytes += conn_received_bytes(stream->conn);
+        conn_free(stream->conn);
+    }
+    stream->conn = NULL;
+    stream->open = false;
+}
+
+static void close_all(struct link *link)
+{
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        drop_stream(&link->streams[i]);
+    }
+    loop_timer_cancel(link->config.loop, &link->deadline);
+    link->state = LINK_LOST;
+}
+
+void link_free(struct link *link)
+{
+    if (link) {
+        close_all(link);
+        link_queue_deinit(&link->queue);
+        free(link);
+    }
+}
+
+/* The consumer may free the link in the callback: nothing is touched after it. */
+static void link_fail(struct link *link, int rc, const char *reason)
+{
+    char text[SOLO_TEXT_MAX];
+    if (link->state == LINK_LOST) {
+        return;
+    }
+    strncpy(text, reason, sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    close_all(link);
+    link->config.calls->lost(link->config.context, link, rc, text);
+}
+
+static void on_deadline(void *context)
+{
+    struct link *link = context;
+    link_fail(link, SOLO_ECLOSED, "closed; the other side did not close all streams in time");
+}
+
+/* ---- streams: how many ------------------------------------------------------------------ */
+
+uint32_t link_streams(const struct link *link)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        count += link->streams[i].open;
+    }
+    return count;
+}
+
+static uint32_t streams_used(const struct link *link)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        count += link->streams[i].conn != NULL;
+    }
+    return count;
+}
+
+uint32_t link_streams_for(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max)
+{
+    double in_flight = 2.0 * (double)bytes_per_s * rtt_us / 1e6;
+    double streams = in_flight / (double)send_bytes_max;
+    if (streams >= LINK_STREAMS_MAX) {
+        return LINK_STREAMS_MAX;
+    }
+    uint32_t whole = (uint32_t)streams;
+    return whole < streams || whole == 0 ? whole + 1 : whole;
+}
+
+/* At least so long is a rate measured for: below, start-up and luck dominate. */
+enum { WINDOW_US = 100000, WINDOW_RTTS = 4 };
+
+/* While frames wait all the time, what goes out is what the path takes with these streams. If
+ * that is more than half of what their windows allow, the windows may be the limit: have more. */
+static void measure(struct link *link)
+{
+    uint64_t now_us = loop_now(link->config.loop), bytes = link_sent_bytes(link);
+    if (link->queue.count == 0) {
+        link->window_start_us = 0;
+        return;
+    }
+    if (link->window_start_us == 0) {
+        link->window_start_us = now_us;
+        link->window_start_bytes = bytes;
+        return;
+    }
+    uint64_t window_us = now_us - link->window_start_us;
+    if (window_us < WINDOW_US || window_us < (uint64_t)WINDOW_RTTS * link->rtt_us) {
+        return;
+    }
+    uint64_t rate = (bytes - link->window_start_bytes) * 1000000u / window_us;
+    uint32_t wanted = link_streams_for(rate, link->rtt_us, sock_send_bytes_max());
+    if (wanted > link->streams_wanted) {
+        link->streams_wanted = wanted;
+    }
+    link->window_start_us = now_us;
+    link->window_start_bytes = bytes;
+}
+
+/* ---- sending ---------------------------------------------------------------------------- */
+
+static bool feed(struct link *link, struct stream *stream)
+{
+    struct link_entry *entry = link_queue_first(&link->queue);
+    if (!entry || !stream->open || conn_waiting(stream->conn) >= STREAM_FRAMES ||
+        conn_send(stream->conn, &entry->frame, entry->payload, entry->size, entry->tag) < 0) {
+        return false; /* a stream that just broke will say so itself */
+    }
+    link_queue_pop(&link->queue);
+    return true;
+}
+
+static void open_streams(struct link *link);
+
+/* Hands waiting frames to streams with room, in turn. */
+static void feed_all(struct link *link)
+{
+    uint32_t idle = 0;
+    while (idle < LINK_STREAMS_MAX && link->queue.count > 0) {
+        struct stream *stream = &link->streams[link->next_stream];
+        idle = feed(link, stream) ? 0 : idle + 1;
+        link->next_stream = (link->next_stream + 1) % LINK_STREAMS_MAX;
+    }
+}
+
+static void finish_streams(struct link *link)
+{
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        struct stream *stream = &link->streams[i];
+        if (stream->open) {
+            conn_finish(stream->conn, link->deadline.due_us);
+        } else {
+            drop_stream(stream);
+        }
+    }
+}
+
+int link_send(struct link *link, const struct frame *frame, const void *payload, size_t size,
+              uint64_t tag)
+{
+    if (link->state == LINK_LOST || link->state == LINK_DRAINING || link->finishing) {
+        return err_set(SOLO_ECLOSED, "the link to %s is closed", link->peer);
+    }
+    if (size > frame_size_max(frame->type)) {
+        return err_set(SOLO_ELIMIT, "a %s frame of %zu bytes: %u are allowed",
+                       frame_name(frame->type), size, frame_size_max(frame->type));
+    }
+    TRY(link_queue_push(&link->queue, frame, payload, size, tag));
+    if (link->state == LINK_OPEN) {
+        feed_all(link);
+        if (link->queue.count > 0 && streams_used(link) < link->streams_wanted) {
+            open_streams(link);
+        }
+    }
+    return 0;
+}
+
+void link_finish(struct link *link, uint64_t deadline_us)
+{
+    if (link->state == LINK_LOST) {
+        return;
+    }
+    link->finishing = true;
+    /* Not open: nothing to wait for. The timer, so that lost comes from the loop. */
+    loop_timer_set(link->config.loop, &link->deadline,
+                   link->state == LINK_DIALING ? 0 : deadline_us);
+    if (link->state == LINK_OPEN && link->queue.count == 0) {
+        finish_streams(link);
+    }
+}
+
+/* ---- what the streams say --------------------------------------------------------------- */
+
+static void sample_rtt(struct link *link, struct conn *conn)
+{
+    uint32_t rtt_us = conn_rtt_us(conn);
+    if (rtt_us > 0 && (link->rtt_us == 0 || rtt_us < link->rtt_us)) {
+        link->rtt_us = rtt_us;
+    }
+}
+
+static void stream_opened(struct link *link, struct stream *stream)
+{
+    stream->open = true;
+    strncpy(link->peer, conn_peer(stream->conn), sizeof link->peer - 1);
+    sample_rtt(link, stream->conn);
+    if (conn_is_shm(stream->conn)) {
+        link->no_more_streams = true; /* one ring is as fast as memory */
+    }
+}
+
+static void on_stream_open(void *context, struct conn *conn)
+{
+    struct stream *stream = context;
+    struct link *link = stream->link;
+    if (link->config.greeting) {
+        conn_send_copy(conn, &link->greeting, link->greeting_payload, link->config.greeting_size);
+    }
+    bool first = link->state == LINK_DIALING;
+    stream_opened(link, stream);
+    link->state = LINK_OPEN;
+    feed_all(link);
+    if (first && link->config.calls->open) {
+        link->config.calls->open(link->config.context, link);
+    }
+}
+
+static int on_stream_place(void *context, struct conn *conn, const struct frame *frame,
+                           void **room_out)
+{
+    struct link *link = ((struct stream *)context)->link;
+    (void)conn;
+    return link->config.calls->place
+               ? link->config.calls->place(link->config.context, link, frame, room_out)
+               : 0;
+}
+
+static int on_stream_frame(void *context, struct conn *conn, const struct frame *frame,
+                           const void *payload)
+{
+    struct link *link = ((struct stream *)context)->link;
+    (void)conn;
+    return link->config.calls->frame(link->config.context, link, frame, payload);
+}
+
+static void on_stream_sent(void *context, struct conn *conn, uint64_t tag)
+{
+    struct link *link = ((struct stream *)context)->link;
+    (void)conn;
+    if (link->config.calls->sent) {
+        link->config.calls->sent(link->config.context, link, tag);
+    }
+}
+
+static void on_stream_room(void *context, struct conn *conn)
+{
+    struct stream *stream = context;
+    struct link *link = stream->link;
+    while (feed(link, stream)) {
+    }
+    sample_rtt(link, conn);
+    measure(link);
+    if (link->finishing) {
+        if (link->queue.count == 0) {
+            finish_streams(link);
+        }
+    } else if (link->queue.count > 0 && streams_used(link) < link->streams_wanted) {
+        open_streams(link);
+    }
+}
+
+static int dial_stream(struct link *link, struct stream *stream);
+
+static void on_stream_lost(void *context, struct conn *conn, int rc, const char *text)
+{
+    struct stream *stream = context;
+    struct link *link = stream->link;
+    bool was_open = stream->open, was_local = link->no_more_streams && !was_open;
+    (void)conn;
+    drop_stream(stream);
+    if (!was_open && link->state == LINK_DIALING && was_local) {
+        link->no_more_streams = false; /* no shared memory after all */
+        rc = dial_stream(link, stream);
+        if (rc < 0) {
+            link_fail(link, rc, err_text());
+        }
+    } else if (!was_open && link->state != LINK_DIALING) {
+        link->no_more_streams = true; /* a further one: the link goes on without */
+    } else if (rc == SOLO_ECLOSED && was_open && link_streams(link) > 0) {
+        if (link->state == LINK_OPEN && !link->finishing) {
+            loop_timer_set(link->config.loop, &link->deadline,
+                           loop_now(link->config.loop) + LINK_DRAIN_US);
+        }
+        link->state = LINK_DRAINING;
+    } else {
+        link_fail(link, rc, text);
+    }
+}
+
+static const struct conn_calls stream_calls = {
+    .open = on_stream_open,
+    .place = on_stream_place,
+    .frame = on_stream_frame,
+    .sent = on_stream_sent,
+    .room = on_stream_room,
+    .lost = on_stream_lost,
+};
+
+/* ---- opening ---------------------------------------------------------------------------- */
+
+static int dial_stream(struct link *link, struct stream *stream)
+{
+    struct conn_config config = link->conn_config;
+    config.context = stream;
+    return conn_dial(&config, &link->to, &stream->conn);
+}
+
+/* Shared memory first, where the host is this one; else, or if nobody is there, TCP. */
+static int dial_first(struct link *link)
+{
+    struct stream *stream = &link->streams[0];
+    struct conn_config config = link->conn_config;
+    config.context = stream;
+    if (link->config.shm && addr_is_this_host(&link->to) &&
+        conn_dial_local(&config, link->to.port, &stream->conn) == 0) {
+        link->no_more_streams = true;
+        return 0;
+    }
+    return dial_stream(link, stream);
+}
+
+static void open_streams(struct link *link)
+{
+    uint32_t used = streams_used(link);
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX && used < link->streams_wanted; i++) {
+        if (!link->dialed || link->no_more_streams) {
+            return;
+        }
+        if (!link->streams[i].conn) {
+            link->no_more_streams = dial_stream(link, &link->streams[i]) < 0;
+            used++;
+        }
+    }
+}
+
+static int link_new(const struct link_config *config, struct link **out)
+{
+    struct link *link = calloc(1, sizeof *link);
+    if (!link || config->greeting_size > sizeof link->greeting_payload) {
+        free(link);
+        return err_set(link ? SOLO_ELIMIT : SOLO_ENOMEM, "no link: %s",
+                       link ? "its greeting is too long" : "no memory");
+    }
+    MUST(config->calls->frame && config->calls->lost);
+    link->config = *config;
+    link->conn_config = (struct conn_config){.loop = config->loop,
+                                             .job_id = config->job_id,
+                                             .token = config->token,
+                                             .insecure = config->insecure,
+                                             .roles = 1u << config->role,
+                                             .hello_us = config->hello_us,
+                                             .calls = &stream_calls};
+    link->streams_wanted = config->streams ? config->streams : 1;
+    if (link->streams_wanted > LINK_STREAMS_MAX) {
+        link->streams_wanted = LINK_STREAMS_MAX;
+    }
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        link->streams[i].link = link;
+    }
+    link->deadline = (struct loop_timer){.fn = on_deadline, .context = link};
+    *out = link;
+    return 0;
+}
+
+int link_dial(const struct link_config *config, const struct solo_url *to, struct link **out)
+{
+    struct link *link = NULL;
+    TRY(link_new(config, &link));
+    link->dialed = true;
+    link->to = *to;
+    if (config->greeting) {
+        link->greeting = *config->greeting;
+    }
+    if (config->greeting_size) {
+        memcpy(link->greeting_payload, config->greeting_payload, config->greeting_size);
+    }
+    snprintf(link->peer, sizeof link->peer, "%.50s:%u", to->host, to->port);
+    int rc = dial_first(link);
+    if (rc < 0) {
+        link_free(link);
+        return rc;
+    }
+    *out = link;
+    return 0;
+}
+
+int link_add(struct link *link, struct conn *conn)
+{
+    if (link->state != LINK_OPEN || link->finishing) {
+        return err_set(SOLO_ECLOSED, "the link to %s is closed", link->peer);
+    }
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        struct stream *stream = &link->streams[i];
+        if (!stream->conn) {
+            conn_adopt(conn, &stream_calls, stream);
+            stream->conn = conn;
+            stream_opened(link, stream);
+            feed_all(link);
+            return 0;
+        }
+    }
+    return err_set(SOLO_ELIMIT, "%s opens more than %u streams", link->peer, LINK_STREAMS_MAX);
+}
+
+int link_accept(const struct link_config *config, struct conn *first, struct link **out)
+{
+    struct link *link = NULL;
+    TRY(link_new(config, &link));
+    link->state = LINK_OPEN;
+    int rc = link_add(link, first);
+    if (rc < 0) {
+        link_free(link);
+        return rc;
+    }
+    *out = link;
+    return 0;
+}
+
+/* ---- questions -------------------------------------------------------------------------- */
+
+void link_resume(struct link *link)
+{
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        if (link->streams[i].open) {
+            conn_resume(link->streams[i].conn);
+        }
+    }
+}
+
+void link_divert(struct link *link, const void *base, size_t size)
+{
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        if (link->streams[i].open) {
+            conn_divert(link->streams[i].conn, base, size);
+        }
+    }
+}
+
+bool link_is_open(const struct link *link)
+{
+    return link->state == LINK_OPEN;
+}
+
+bool link_is_shm(const struct link *link)
+{
+    return link->streams[0].open && conn_is_shm(link->streams[0].conn);
+}
+
+uint32_t link_waiting(const struct link *link)
+{
+    return link->queue.count;
+}
+
+uint32_t link_rtt_us(const struct link *link)
+{
+    return link->rtt_us;
+}
+
+uint64_t link_heard_us(const struct link *link)
+{
+    uint64_t heard_us = 0;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        uint64_t this_us = link->streams[i].open ? conn_heard_us(link->streams[i].conn) : 0;
+        heard_us = this_us > heard_us ? this_us : heard_us;
+    }
+    return heard_us;
+}
+
+uint64_t link_sent_bytes(const struct link *link)
+{
+    uint64_t bytes = link->closed_sent_bytes;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        bytes += link->streams[i].conn ? conn_sent_bytes(link->streams[i].conn) : 0;
+    }
+    return bytes;
+}
+
+uint64_t link_received_bytes(const struct link *link)
+{
+    uint64_t bytes = link->closed_received_bytes;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        bytes += link->streams[i].conn ? conn_received_bytes(link->streams[i].conn) : 0;
+    }
+    return bytes;
+}
+
+const char *link_peer(const struct link *link)
+{
+    return link->peer;
+}
