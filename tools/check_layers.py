@@ -4,8 +4,8 @@
 
 A room is a folder of csrc. Includes between rooms, and inside one, are written with the
 room's name ("base/err.h"); the headers of csrc/include are the public ones. A pure room may
-include only the system headers listed here, so that it cannot do I/O, read a clock or start a thread.
-Folders after csrc may include solo.h and their own files. Exit status 1: a fault.
+include only the system headers listed here, so that it cannot do I/O, read a clock or start
+a thread. Folders after csrc may include them and their own files. Exit status 1: a fault.
 """
 
 import pathlib
