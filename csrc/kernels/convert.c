@@ -11,13 +11,13 @@ struct f8 {
     uint32_t mantissa; /* stored bits */
     int32_t bias;
     uint32_t largest;  /* code of the largest finite value */
-    uint32_t overflow; /* what a larger one becomes: Inf where there is one, else NaN */
+    uint32_t overflow; /* what a larger one becomes: Inf, or the largest, or the NaN */
     uint32_t nan;
     bool unsigned_zero; /* 0x80 is the NaN, so there is no minus zero */
 };
 
 static const struct f8 formats[SOLO_DTYPE_COUNT] = {
-    [SOLO_F8E4M3] = {3, 7, 0x7e, 0x7f, 0x7f, false},
+    [SOLO_F8E4M3] = {3, 7, 0x7e, 0x7e, 0x7f, false},
     [SOLO_F8E5M2] = {2, 15, 0x7b, 0x7c, 0x7f, false},
     [SOLO_F8E4M3Z] = {3, 8, 0x7f, 0x80, 0x80, true},
     [SOLO_F8E5M2Z] = {2, 16, 0x7f, 0x80, 0x80, true},

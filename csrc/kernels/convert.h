@@ -1,8 +1,9 @@
 /* convert.h - every float dtype to fp32 and back, every integer dtype to int64 and back.
  *
- * fp32 to less: round to nearest even, what does not fit becomes what the format has for it
- * (Inf, else NaN), as torch does. Integers outside int64 or the target are cut to its bits;
- * a bool becomes 0 or 1. Memory: as vec.h. Threads: any, pure. */
+ * fp32 to less: round to nearest even; what is too large becomes Inf, in e4m3fn the largest
+ * value, in the fnuz kinds NaN: the bits of torch 2.13 (a NaN's payload aside). Integers outside
+ * int64 or the target are cut to its bits; a bool becomes 0 or 1. Memory: as vec.h. Threads: any,
+ * pure. */
 #ifndef SOLO_KERNELS_CONVERT_H
 #define SOLO_KERNELS_CONVERT_H
 
