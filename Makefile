@@ -104,7 +104,7 @@ venv: $(VENV)/.packages
 setup: packages $(VENV)/.installed
 
 demo: setup
-	$(PY) examples/demo.py
+	$(PY) -m examples.demo
 
 # ---- checks -----------------------------------------------------------------------------------
 test: setup
