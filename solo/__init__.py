@@ -1,3 +1,120 @@
-"""solo: train one model on machines joined by ordinary networks."""
+"""solo: train one model on machines joined by ordinary networks.
+
+Names are loaded when they are first used: ``import solo`` imports neither torch nor native code.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from solo import errors
+    from solo.errors import (
+        Aborted,
+        Again,
+        AuthError,
+        Closed,
+        Corrupt,
+        InUse,
+        InvalidArgument,
+        JobOver,
+        LimitExceeded,
+        Mismatch,
+        NonFinite,
+        NotFound,
+        NotSupported,
+        OutOfMemory,
+        PeerError,
+        Refused,
+        SoloError,
+        SystemFailure,
+        TimedOut,
+        VersionMismatch,
+    )
+    from solo.interval import IntervalSync
+    from solo.job import data_rank, data_world_size, init, job_step, members, version
+    from solo.merger import Member
+    from solo.options import Options
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Aborted": "solo.errors",
+    "Again": "solo.errors",
+    "AuthError": "solo.errors",
+    "Closed": "solo.errors",
+    "Corrupt": "solo.errors",
+    "InUse": "solo.errors",
+    "IntervalSync": "solo.interval",
+    "InvalidArgument": "solo.errors",
+    "JobOver": "solo.errors",
+    "LimitExceeded": "solo.errors",
+    "Member": "solo.merger",
+    "Mismatch": "solo.errors",
+    "NonFinite": "solo.errors",
+    "NotFound": "solo.errors",
+    "NotSupported": "solo.errors",
+    "Options": "solo.options",
+    "OutOfMemory": "solo.errors",
+    "PeerError": "solo.errors",
+    "Refused": "solo.errors",
+    "SoloError": "solo.errors",
+    "SystemFailure": "solo.errors",
+    "TimedOut": "solo.errors",
+    "VersionMismatch": "solo.errors",
+    "data_rank": "solo.job",
+    "data_world_size": "solo.job",
+    "init": "solo.job",
+    "job_step": "solo.job",
+    "members": "solo.job",
+    "version": "solo.job",
+}
+
+__all__ = [
+    "Aborted",
+    "Again",
+    "AuthError",
+    "Closed",
+    "Corrupt",
+    "InUse",
+    "IntervalSync",
+    "InvalidArgument",
+    "JobOver",
+    "LimitExceeded",
+    "Member",
+    "Mismatch",
+    "NonFinite",
+    "NotFound",
+    "NotSupported",
+    "Options",
+    "OutOfMemory",
+    "PeerError",
+    "Refused",
+    "SoloError",
+    "SystemFailure",
+    "TimedOut",
+    "VersionMismatch",
+    "data_rank",
+    "data_world_size",
+    "errors",
+    "init",
+    "job_step",
+    "members",
+    "version",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("solo.errors")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'solo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,302 @@
+"""One model in one job: joins with it, counts its steps, merges it, leaves.
+
+``IntervalSync`` and the hooks of an unmodified script both drive this class. On a node of
+several ranks every rank makes the same calls at the same steps; the leader alone has the
+native engine and speaks to other nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+import solo
+from solo import _C, memory, outer
+from solo.config import Config
+from solo.errors import Closed, JobOver, SoloError
+from solo.inner import Node
+from solo.model import Model
+from solo.report import Report
+
+_SLICE_SECONDS = 0.5  # how long the leader waits before it shows a sign of life
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node in the job, as of the last merge."""
+
+    node_rank: int
+    slot: int
+    device_count: int
+    name: str
+    address: str
+
+
+class Merger:
+    """The sync of one model.
+
+    Args:
+        config: this rank's settings.
+        model: what is merged.
+        node: this node's ranks.
+        optimizers: gives the inner optimizers known now.
+
+    Raises:
+        OutOfMemory: the node cannot hold what the sync needs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        node: Node,
+        optimizers: Callable[[], Iterable[Optimizer]] = tuple,
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.node = node
+        self.members: tuple[Member, ...] = ()
+        self.slot = 0
+        self.version = 0
+        self.job_step = 0
+        self.step_count = 0  # of this node, in all
+        self.steps = 0  # since the last merge, as the next three
+        self.samples = 0
+        self.lr_sum = 0.0
+        self._interval = 0
+        self._optimizers = optimizers
+        self._engine: _C.Engine | None = None
+        self._report: Report | None = None
+        self.left = False
+        self.leave_asked = False  # by a signal: leave after the next merge
+        if node.is_leader:
+            settings = engine_settings(config)
+            needed = _C.memory_needed(model.layout(), **settings)
+            tensors = [entry.tensor for entry in model.entries]
+            memory.check(config, tensors, optimizers(), needed)
+            self._report = Report(config)
+            self._engine = _C.Engine(**settings)
+
+    # ---- joining and leaving ---------------------------------------------------------------
+
+    def join(self) -> bool:
+        """Enter the job; the model then has the job's values.
+
+        Returns:
+            Whether these are other values than the model brought.
+        """
+        answer = self.node.together(self._attach)
+        self.node.share(self.model.tensors())
+        self._take_view(answer["view"])
+        return bool(answer["replaced"])
+
+    def _attach(self, alive: Callable[[], None]) -> dict[str, Any]:
+        """Attach on a thread of its own: this one hears signals, and tells who is missing."""
+        engine, report = self._leader()
+        addresses, _keep = self.model.stage()
+        done: list[_C.Joined | SoloError] = []
+
+        def attach() -> None:
+            try:
+                done.append(engine.attach(self.model.layout(), addresses))
+            except SoloError as error:
+                done.append(error)
+
+        thread = threading.Thread(target=attach, name="solo-attach", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_SLICE_SECONDS)
+            alive()
+            report.waiting(engine, "to join the job")
+        answer = done[0]
+        if isinstance(answer, SoloError):
+            raise answer
+        self.model.unstage()
+        view = self._look(engine)
+        report.joined(answer, view["members"])
+        return {"replaced": answer["replaced"], "view": view}
+
+    def finish(self) -> None:
+        """The script has ended well: merge what is left, then leave."""
+        if not self.left:
+            try:
+                if self.steps:
+                    self.merge(final=True)
+            except JobOver:
+                pass  # the others have finished before; nothing is left to do
+            self.leave(finished=True, reason="finished")
+
+    def leave(self, *, finished: bool, reason: str) -> None:
+        """Say goodbye, so that nobody waits for this node; safe to call twice."""
+        if self.left:
+            return
+        self.left = True
+        if self._engine is not None:
+            engine, report = self._leader()
+            try:
+                engine.leave(finished, reason)
+            except SoloError as error:
+                report.say(f"leaving: {error}")
+            report.follow(engine)
+            engine.close()
+            report.close()
+
+    # ---- steps and merges ------------------------------------------------------------------
+
+    def step(self, *, lr: float = 0.0, samples: int | None = None) -> bool:
+        """Count one optimizer step; merge if the interval is full or the others wait.
+
+        Args:
+            lr: inner learning rate of this step; 0: unknown.
+            samples: what this rank trained on in this step; None: every step counts alike.
+
+        Returns:
+            Whether it merged.
+
+        Raises:
+            JobOver: the founders have finished.
+            SoloError: the merge failed; the model is as it was.
+        """
+        self.count(lr=lr, samples=samples)
+        if self.is_due():
+            self.merge()
+            return True
+        return False
+
+    def count(self, *, lr: float = 0.0, samples: int | None = None) -> None:
+        """Count one optimizer step, without merging."""
+        self.step_count += 1
+        self.steps += 1
+        self.samples += (1 if samples is None else samples) * self.node.size
+        self.lr_sum += lr
+
+    def is_due(self) -> bool:
+        """Whether a merge belongs here: all ranks of the node ask at the same steps."""
+        if self._engine is not None and self._report is not None:
+            self._report.follow(self._engine)
+        return self.steps >= self._interval or self.node.agree(self._wanted)
+
+    def _wanted(self) -> bool:
+        engine, _ = self._leader()
+        over = engine.over() and not self.config.linger
+        return self.leave_asked or over or engine.due()
+
+    def merge(self, *, final: bool = False) -> dict[str, Any]:
+        """Merge with the others now; the model then has the new anchor's values.
+
+        Args:
+            final: this node leaves after it.
+
+        Returns:
+            libsolo's figures of the merge (see ``_C.pyi``).
+        """
+        if self.left:
+            raise Closed("this node has left the job")
+        answer = self.node.together(lambda alive: self._exchange(alive, final))
+        final = answer["final"]
+        self.node.share(self.model.tensors())
+        result: dict[str, Any] = answer["result"]
+        if result["zero_inner_momentum"]:
+            outer.zero_inner_momentum(self._optimizers())
+        self.steps = self.samples = 0
+        self.lr_sum = 0.0
+        self._take_view(answer["view"])
+        if final:
+            self.leave(finished=True, reason="finished")
+        return result
+
+    def _exchange(self, alive: Callable[[], None], final: bool) -> dict[str, Any]:
+        engine, report = self._leader()
+        final = final or self.leave_asked
+        if engine.over() and not self.config.linger:
+            raise JobOver(
+                f"node {self.config.node_rank}: the job is over: the nodes that founded it have "
+                "finished. With --linger the others go on"
+            )
+        addresses, keep = self.model.stage()
+        engine.submit(
+            addresses,
+            keep,
+            samples=self.samples,
+            steps=self.steps,
+            lr_sum=self.lr_sum,
+            final=final,
+        )
+        while (result := engine.wait(_SLICE_SECONDS)) is None:
+            alive()
+            report.waiting(engine, "to merge")
+        self.model.unstage()
+        view = self._look(engine)
+        report.merged(result, view, steps=self.steps, byte_count=4 * self.model.element_count)
+        report.follow(engine)
+        return {"result": result, "view": view, "final": final}
+
+    # ---- what is known of the job ----------------------------------------------------------
+
+    @property
+    def data_shards(self) -> tuple[int, int]:
+        """(first shard of this node, shards in all): one shard per rank of every member."""
+        before = sum(m.device_count for m in self.members if m.slot < self.slot)
+        total = sum(m.device_count for m in self.members)
+        return before, max(total, self.node.size)
+
+    @torch.no_grad()
+    def anchor(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Copies of the committed anchor and outer momentum by name; leader only."""
+        engine, _ = self._leader()
+        anchors: dict[str, torch.Tensor] = {}
+        momenta: dict[str, torch.Tensor] = {}
+        for index, (name, count, _dtype, role) in enumerate(self.model.layout()):
+            if role != _C.MAX:
+                anchors[name] = torch.empty(count)
+                momenta[name] = torch.empty(count)
+                engine.read_anchor(index, anchors[name].data_ptr(), momenta[name].data_ptr())
+        return anchors, momenta
+
+    def _leader(self) -> tuple[_C.Engine, Report]:
+        if self._engine is None or self._report is None:
+            raise Closed("only the node's leader (local rank 0) speaks to other nodes")
+        return self._engine, self._report
+
+    def _look(self, engine: _C.Engine) -> dict[str, Any]:
+        return {
+            "members": engine.members(),
+            "version": engine.version(),
+            "job_step": engine.job_step(),
+        }
+
+    def _take_view(self, view: dict[str, Any]) -> None:
+        self.members = tuple(Member(**row) for row in view["members"])
+        self.version = view["version"]
+        self.job_step = view["job_step"]
+        mine = [m.slot for m in self.members if m.node_rank == self.config.node_rank]
+        self.slot = mine[0] if mine else 0
+        self._interval = self.config.schedule.at(self.job_step)
+
+
+def engine_settings(config: Config) -> dict[str, Any]:
+    """The keyword arguments of ``_C.Engine`` for these settings."""
+    torch_version = torch.__version__.partition("+")[0]  # CPU and GPU builds may be mixed
+    return {
+        "job_id": config.job_id,
+        "master_url": config.master_url,
+        "worker_url": config.worker_url,
+        "node_rank": config.node_rank,
+        "device_count": config.device_count,
+        "token": config.token,
+        "insecure": config.insecure,
+        "min_nodes": config.min_nodes if config.nnodes is None else config.nnodes,
+        "timeout_ms": int(config.timeout * 1000),
+        "lease_ms": int(config.lease * 1000),
+        "streams": config.streams,
+        "interval": str(config.schedule),
+        "outer": outer.resolve(config.outer),
+        "codec": config.codec,
+        "versions": f"solo={solo.__version__} torch={torch_version}",
+        "state_dir": config.state_dir,
+    }

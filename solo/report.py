@@ -1,0 +1,163 @@
+"""What the leader tells the user: short lines on stderr, and scalars for TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from solo import _C
+from solo.config import Config
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+ROUND_SECONDS = 5.0  # at most one line for a round in that time
+FIRST_WAIT_SECONDS = 3.0  # a wait is told after that
+NEXT_WAIT_SECONDS = 10.0  # and then every so often
+_ROUND_EVENTS = {"round", "merge", "commit", "begin", "ready"}  # told by merged(), with its figures
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+
+_log = logging.getLogger("solo")
+
+
+class Report:
+    """The voice of one node's leader.
+
+    Args:
+        config: names the node and the folder for logs.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._node = config.node_rank
+        self._verbose = config.verbose
+        self._names: dict[int, str] = {}
+        self._round_told = 0.0
+        self._merged_at = time.monotonic()
+        self._wait_began: float | None = None
+        self._wait_told = 0.0
+        self._forecast_told = False
+        self._folder = config.job_dir
+        self._writer: SummaryWriter | None = None
+        _C.log_start(0 if config.verbose else 2)
+
+    def say(self, text: str) -> None:
+        """One line on stderr; a closed stderr is nobody's concern."""
+        with contextlib.suppress(OSError, ValueError):
+            print(f"solo: node {self._node}: {text}", file=sys.stderr, flush=True)
+
+    def joined(self, joined: _C.Joined, members: list[dict[str, Any]]) -> None:
+        """The node is in: one line for itself and one per member."""
+        self._wait_began = None
+        what = "founds the job" if joined["founder"] else f"joins at version {joined['version']}"
+        values = "takes the job's values" if joined["replaced"] else "keeps its values"
+        self.say(f"{what} as slot {joined['slot']} of {joined['member_count']}, {values}")
+        for member in members:
+            ranks = f"{member['device_count']} rank{'s' * (member['device_count'] != 1)}"
+            self.say(
+                f"  slot {member['slot']}: node {member['node_rank']}, {member['name']} "
+                f"({member['address']}), {ranks}"
+            )
+        self._merged_at = time.monotonic()
+
+    def waiting(self, engine: _C.Engine, what: str) -> None:
+        """Called while something is waited for: says for whom, soon and then now and then."""
+        self.follow(engine)
+        now = time.monotonic()
+        if self._wait_began is None:
+            self._wait_began, self._wait_told = now, now - NEXT_WAIT_SECONDS + FIRST_WAIT_SECONDS
+        if now - self._wait_told >= NEXT_WAIT_SECONDS:
+            self._wait_told = now
+            whom = engine.waiting_for()
+            waited = now - self._wait_began
+            self.say(f"waiting {what}, {waited:.0f} s" + (f": {whom}" if whom else ""))
+
+    def merged(
+        self, result: _C.Result, view: dict[str, Any], *, steps: int, byte_count: int
+    ) -> None:
+        """A round was committed: a line (not too often) and scalars."""
+        now = time.monotonic()
+        since, self._merged_at, self._wait_began = now - self._merged_at, now, None
+        exchange = (result["exchange_us"] + result["apply_us"]) / 1e6
+        wait = result["wait_us"] / 1e6
+        if result["outcome"] == _C.REJOINED:
+            self.say(f"was out of the job and is back at version {result['version']}")
+        elif now - self._round_told >= ROUND_SECONDS:
+            self._round_told = now
+            alone = ", alone" if result["outcome"] == _C.ALONE else ""
+            self.say(
+                f"round {result['round']}: {result['contributor_count']} of "
+                f"{result['member_count']} nodes{alone}, {steps} steps, "
+                f"{result['sent_bytes'] / 1e6:.2f} MB sent, {exchange:.2f} s "
+                f"+ {wait:.2f} s waiting"
+            )
+        if not self._forecast_told and steps and result["member_count"] > 1:
+            self._forecast_told = True
+            self._forecast(since - exchange - wait, exchange, steps, byte_count)
+        self._scalars(result, view, wait=wait, exchange=exchange)
+
+    def _forecast(self, training: float, exchange: float, steps: int, byte_count: int) -> None:
+        share = 100 * exchange / max(exchange + training, 1e-9)
+        self.say(
+            f"a merge of {byte_count / 1e6:.1f} MB takes {exchange:.2f} s, {steps} steps take "
+            f"{max(training, 0):.1f} s: about {share:.0f} % of the time goes into the sync"
+        )
+
+    def follow(self, engine: _C.Engine) -> None:
+        """Tell what the engine has to say since the last call."""
+        for level, text in _C.log_lines():
+            _log.log(_LEVELS[level], "%s", text)
+            if level >= 2 or self._verbose:
+                self.say(text)
+        for line in engine.events():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event.get("event") not in _ROUND_EVENTS:
+                self.say(_sentence(event))
+
+    def _scalars(
+        self, result: _C.Result, view: dict[str, Any], *, wait: float, exchange: float
+    ) -> None:
+        writer = self._tensorboard()
+        if writer is not None:
+            step = view["job_step"]
+            for name, value in (
+                ("members", result["member_count"]),
+                ("contributors", result["contributor_count"]),
+                ("seconds/exchange", exchange),
+                ("seconds/wait", wait),
+                ("bytes/sent", result["sent_bytes"]),
+                ("bytes/received", result["received_bytes"]),
+                ("version", result["version"]),
+            ):
+                writer.add_scalar(f"solo/{name}", value, step)
+
+    def _tensorboard(self) -> SummaryWriter | None:
+        if self._writer is None and self._folder is not None:
+            folder, self._folder = self._folder, None  # one try
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(folder / "tensorboard" / f"node{self._node}"))
+            except (ImportError, OSError) as error:
+                _log.info("no TensorBoard scalars: %s", error)
+        return self._writer
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _sentence(event: dict[str, Any]) -> str:
+    """An event of libsolo in one line: its name, then what it says of it."""
+    name = str(event.get("event", "event")).replace("_", " ")
+    known = {key: value for key, value in event.items() if key not in ("event", "time", "job")}
+    if "text" in known:
+        return f"{name}: {known['text']}"
+    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in known.items())
