@@ -1,7 +1,7 @@
 /* arguments.c - Python lists and keywords as the structs of solo.h. */
-#include <string.h>
+#include "py.h" /* first, as Python.h must be */
 
-#include "py.h"
+#include <string.h>
 
 /* One row (name, count, dtype, role). */
 static int parse_row(PyObject *row, struct solo_tensor *tensor)

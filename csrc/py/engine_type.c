@@ -3,17 +3,18 @@
  * One merge at a time. What a merge or attach borrows (the tensors' memory) is kept alive by
  * a reference until it has ended. In a forked child an engine is inert: its threads and
  * connections are the parent's. */
+#include "py.h" /* first, as Python.h must be */
+
 #include <string.h>
 #include <unistd.h>
-
-#include "py.h"
 
 #define SLICE_MS    100u  /* how long a wait runs before Python may handle a signal */
 #define EVENT_BYTES 8192u /* the longest event in JSON */
 #define EVENTS_MAX  256   /* events given by one call */
 
 typedef struct {
-    PyObject_HEAD struct solo *solo; /* NULL: closed */
+    PyObject_HEAD
+    struct solo *solo; /* NULL: closed */
     struct solo_handle *handle;      /* the merge in flight, or NULL */
     PyObject *keep;                  /* the tensors it borrows */
     void **data;                     /* their addresses */

@@ -1,8 +1,8 @@
 /* log_lines.c - libsolo's log lines, kept until Python asks for them. */
+#include "py.h" /* first, as Python.h must be */
+
 #include <pthread.h>
 #include <string.h>
-
-#include "py.h"
 
 #define LINES_MAX 256u /* kept; a newer line then takes the place of the oldest */
 

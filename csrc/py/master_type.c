@@ -1,7 +1,7 @@
 /* master_type.c - solo._C.Master: a job's master on a thread of this process, and asking one. */
-#include <unistd.h>
+#include "py.h" /* first, as Python.h must be */
 
-#include "py.h"
+#include <unistd.h>
 
 typedef struct {
     PyObject_HEAD struct solo_master *master; /* NULL: closed */
