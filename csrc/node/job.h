@@ -1,0 +1,111 @@
+/* job.h - the bytes of one node's merges: anchor, momentum, residuals, and the areas of the
+ * round in progress. The only place where the number of a chunk becomes an address.
+ *
+ * A round: job_begin; for each chunk job_encode (ours), then at the owner, when all members'
+ * chunks are there, job_reduce; when every mean is there, job_digest; after COMMIT
+ * job_apply until it is done. Nothing but job_apply changes anchor, momentum, residuals or
+ * the caller's tensors, so a round may be begun again at any time before.
+ *
+ * Areas beside anchor and momentum, each once per model: `inbox` (the members' encoded
+ * chunks of the shard we own) and `mean` (every chunk's encoded mean; until that arrives,
+ * our own encoded delta waits there to be sent: the owner answers only after it has it).
+ *
+ * Threads: one at a time (the loop thread; job_open before it). Peers' bytes are judged by
+ * job_take_*; sizes are judged by job_room_* before a byte is received. */
+#ifndef SOLO_NODE_JOB_H
+#define SOLO_NODE_JOB_H
+
+#include <stdbool.h>
+
+#include "codec/codec.h"
+#include "node/layout.h"
+#include "node/rule.h"
+#include "os/area.h"
+#include "protocol/plan.h"
+
+#define JOB_BLOCK_ELEMENTS 65536u /* unit of job_apply and of the anchor's digest */
+
+struct job_round {
+    struct plan plan;
+    uint32_t slot;
+    float weights[SOLO_MEMBERS_MAX]; /* n_i / sum of n */
+    struct rule_step step;
+    bool keep_residuals; /* false: the members have changed since the last committed round */
+};
+
+struct job_config {
+    const char *codec;
+    struct rule rule;
+};
+
+struct job {
+    struct layout layout;
+    const struct codec *codec;
+    struct rule rule;
+    struct area theta, integers, momentum; /* the anchor */
+    struct area residual, owner_residual;  /* lossy codecs only; section A */
+    struct area inbox, mean;
+    struct area next_theta, next_integers, next_momentum; /* an anchor that is being fetched */
+    uint64_t digest; /* of the anchor */
+    bool has_anchor;
+    void *const *data; /* the caller's tensors, borrowed while a merge is in flight */
+    struct plan state_plan;
+    uint64_t blocks[LAYOUT_SECTIONS + 1]; /* first JOB_BLOCK_ELEMENTS block of each section */
+    struct job_round round;
+    uint32_t own_first, own_count;       /* chunks that this node owns in the round */
+    uint64_t *offsets; /* chunk -> byte in `mean`; chunk_count + 1 of them */
+    uint32_t offset_capacity;
+    uint64_t mean_digest;
+    uint64_t apply_block; /* next block to apply */
+    uint64_t apply_digest;
+    struct codec_piece *pieces; /* one chunk's worth, at most a piece per tensor */
+    uint8_t *scratch;           /* encoded block */
+};
+
+/* Takes the layout, also on an error. */
+int job_open(struct job *job, struct layout *layout, const struct job_config *config);
+void job_close(struct job *job);
+/* Bytes that job_open and the first round allocate. */
+uint64_t job_bytes(const struct layout *layout, const struct job_config *config);
+
+/* ---- the anchor ------------------------------------------------------------------------ */
+void job_take_values(struct job *job, void *const *data); /* the caller's values, momentum 0 */
+void job_give_values(struct job *job, void *const *data); /* the anchor into the caller's */
+
+uint64_t job_hash(const struct job *job); /* the digest, calculated anew */
+
+/* ---- a round --------------------------------------------------------------------------- */
+/* Borrows `data` until the next job_begin, job_release, or the end of job_apply. */
+int job_begin(struct job *job, const struct job_round *round, void *const *data);
+
+/* Our chunk: into `mean` for another owner, into `inbox` for ourselves. SOLO_ENONFINITE: the
+ * text names the tensor. */
+int job_encode(struct job *job, uint32_t chunk);
+const void *job_delta(const struct job *job, uint32_t chunk, uint32_t *size_out);
+
+/* Where the chunk of a member's delta goes. SOLO_EPEER: we do not own it, or a wrong size. */
+int job_room_delta(struct job *job, uint32_t slot, uint32_t chunk, uint32_t size, void **out);
+int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk); /* SOLO_EPEER: rubbish */
+int job_reduce(struct job *job, uint32_t chunk); /* all deltas are there */
+const void *job_mean(const struct job *job, uint32_t chunk, uint32_t *size_out);
+
+int job_room_mean(struct job *job, uint32_t chunk, uint32_t size, void **out);
+int job_take_mean(struct job *job, uint32_t chunk);
+
+/* ---- after COMMIT ---------------------------------------------------------------------- */
+void job_apply_begin(struct job *job);
+/* One block; true: it was the last, job->digest is that of the new anchor. */
+bool job_apply(struct job *job);
+
+/* ---- serving and fetching an anchor ---------------------------------------------------- */
+/* A chunk of state_plan, of the anchor or its momentum (which sections C and D have not: size
+ * 0). Valid until job_apply or job_fetch_end. */
+const void *job_state(const struct job *job, uint32_t chunk, bool momentum, uint32_t *size_out);
+/* Fetches go beside the anchor held, if there is one, so that it is lost to nobody. */
+int job_fetch_begin(struct job *job);
+int job_room_state(struct job *job, uint32_t chunk, bool momentum, uint32_t size, void **out);
+/* All chunks are there: their digest. They become the anchor if it is `wanted`. */
+uint64_t job_fetch_end(struct job *job, uint64_t wanted);
+void job_fetch_abandon(struct job *job);
+
+#endif

@@ -1,0 +1,123 @@
+/* An anchor on its way to a joiner, or from a donor. */
+#include <string.h>
+
+#include "base/err.h"
+#include "node/job_inside.h"
+
+struct range {
+    uint64_t byte; /* in the area */
+    uint32_t size; /* 0: there is none */
+};
+
+static struct range range_of(const struct job *job, uint32_t index, bool momentum)
+{
+    struct plan_chunk chunk = plan_chunk(&job->state_plan, index);
+    uint64_t flat = job->layout.section_start[chunk.section] + chunk.first;
+    if (chunk.section == SOLO_MAX) {
+        uint64_t first = flat - layout_floats(&job->layout);
+        return (struct range){first * 8, momentum ? 0 : chunk.elements * 8};
+    }
+    bool none = momentum && (!job->momentum.base || chunk.section == SOLO_MEAN);
+    return (struct range){flat * 4, none ? 0 : chunk.elements * 4};
+}
+
+static bool is_integers(const struct job *job, uint32_t index)
+{
+    return index >= job->state_plan.first_chunk[SOLO_MAX];
+}
+
+const void *job_state(const struct job *job, uint32_t index, bool momentum, uint32_t *size_out)
+{
+    *size_out = 0;
+    if (index >= job->state_plan.chunk_count || !job->has_anchor) {
+        return NULL;
+    }
+    struct range range = range_of(job, index, momentum);
+    const struct area *area = momentum                  ? &job->momentum
+                              : is_integers(job, index) ? &job->integers
+                                                        : &job->theta;
+    *size_out = range.size;
+    return range.size ? (const uint8_t *)area->base + range.byte : NULL;
+}
+
+int job_fetch_begin(struct job *job)
+{
+    job_fetch_abandon(job);
+    if (!job->has_anchor) {
+        return 0;
+    }
+    int rc = area_open(&job->next_theta, job->theta.size, "the anchor that is fetched");
+    rc = rc < 0 ? rc : area_open(&job->next_integers, job->integers.size, "its integers");
+    rc = rc < 0 ? rc : area_open(&job->next_momentum, job->momentum.size, "its momentum");
+    if (rc < 0) {
+        job_fetch_abandon(job);
+    }
+    return rc;
+}
+
+void job_fetch_abandon(struct job *job)
+{
+    area_close(&job->next_theta);
+    area_close(&job->next_integers);
+    area_close(&job->next_momentum);
+}
+
+int job_room_state(struct job *job, uint32_t index, bool momentum, uint32_t size, void **out)
+{
+    struct range range = {0};
+    if (index < job->state_plan.chunk_count) {
+        range = range_of(job, index, momentum);
+    }
+    if (range.size != size || size == 0) {
+        return err_set(SOLO_EPEER, "state chunk %u with %u bytes is not of this model", index,
+                       size);
+    }
+    bool beside = job->has_anchor;
+    struct area *area = momentum                  ? (beside ? &job->next_momentum : &job->momentum)
+                        : is_integers(job, index) ? (beside ? &job->next_integers : &job->integers)
+                                                  : (beside ? &job->next_theta : &job->theta);
+    *out = (uint8_t *)area->base + range.byte;
+    return 0;
+}
+
+static uint64_t hash_of(const struct job *job, const struct area *theta,
+                        const struct area *integers, const struct area *momentum)
+{
+    uint64_t digest = 0;
+    for (uint64_t i = 0; i < job->blocks[LAYOUT_SECTIONS]; i++) {
+        digest += job_block_digest(job, i, theta->base, integers->base, momentum->base);
+    }
+    return digest;
+}
+
+uint64_t job_hash(const struct job *job)
+{
+    return hash_of(job, &job->theta, &job->integers, &job->momentum);
+}
+
+static void swap_area(struct area *held, struct area *fetched)
+{
+    if (fetched->base) {
+        area_close(held);
+        *held = *fetched;
+        *fetched = (struct area){0};
+    }
+}
+
+uint64_t job_fetch_end(struct job *job, uint64_t wanted)
+{
+    bool beside = job->has_anchor;
+    const struct area *theta = beside ? &job->next_theta : &job->theta;
+    const struct area *integers = beside ? &job->next_integers : &job->integers;
+    const struct area *momentum = beside ? &job->next_momentum : &job->momentum;
+    uint64_t found = hash_of(job, theta, integers, momentum);
+    if (found != wanted) {
+        return found;
+    }
+    swap_area(&job->theta, &job->next_theta);
+    swap_area(&job->integers, &job->next_integers);
+    swap_area(&job->momentum, &job->next_momentum);
+    job->digest = found;
+    job->has_anchor = true;
+    return found;
+}

@@ -1,0 +1,335 @@
+#include "node/job.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+#include "check.h"
+
+/* Members of one round in one process: each with its own model and job; what links would carry
+ * is copied. */
+#define MEMBERS_MAX 4
+#define TENSORS     7
+
+static const uint64_t counts[TENSORS] = {70000, 1, 0, 333, 130000, 5, 3};
+static const enum solo_dtype dtypes[TENSORS] = {SOLO_F32, SOLO_F64,  SOLO_F32, SOLO_BF16,
+                                                SOLO_F32, SOLO_F32, SOLO_I64};
+static const enum solo_role roles[TENSORS] = {SOLO_PARAM, SOLO_EXACT, SOLO_PARAM, SOLO_PARAM,
+                                              SOLO_PARAM, SOLO_MEAN,  SOLO_MAX};
+
+struct member {
+    struct job job;
+    void *data[TENSORS];
+};
+static struct member members[MEMBERS_MAX];
+static uint32_t member_count;
+
+static void open_members(uint32_t count, const char *codec, const char *rule)
+{
+    static const char *const names[TENSORS] = {"a", "b", "empty", "half", "big", "mean", "max"};
+    struct solo_tensor tensors[TENSORS];
+    member_count = count;
+    for (int i = 0; i < TENSORS; i++) {
+        tensors[i] = (struct solo_tensor){names[i], counts[i], dtypes[i], roles[i]};
+    }
+    for (uint32_t m = 0; m < count; m++) {
+        struct layout layout;
+        struct job_config config = {.codec = codec};
+        CHECK_EQ(rule_parse(rule, &config.rule), 0);
+        CHECK_EQ(layout_init(&layout, tensors, TENSORS), 0);
+        CHECK_EQ(job_open(&members[m].job, &layout, &config), 0);
+        for (int i = 0; i < TENSORS; i++) {
+            members[m].data[i] = calloc(counts[i] + 1, solo_dtype_bytes(dtypes[i]));
+        }
+        job_take_values(&members[m].job, members[m].data);
+    }
+}
+
+static void close_members(void)
+{
+    for (uint32_t m = 0; m < member_count; m++) {
+        job_close(&members[m].job);
+        for (int i = 0; i < TENSORS; i++) {
+            free(members[m].data[i]);
+        }
+    }
+}
+
+static float *floats(uint32_t m, int tensor)
+{
+    return members[m].data[tensor];
+}
+
+static void train(struct rng *rng)
+{
+    for (uint32_t m = 0; m < member_count; m++) {
+        for (int t = 0; t < TENSORS; t++) {
+            for (uint64_t i = 0; i < counts[t]; i++) {
+                float step = (float)rng_below(rng, 2001) / 1000 - 1;
+                if (dtypes[t] == SOLO_F32) {
+                    floats(m, t)[i] += step;
+                } else if (dtypes[t] == SOLO_F64) {
+                    ((double *)members[m].data[t])[i] += step;
+                } else if (dtypes[t] == SOLO_I64) {
+                    ((int64_t *)members[m].data[t])[i] += 1 + m;
+                } else {
+                    ((uint16_t *)members[m].data[t])[i] = (uint16_t)(0x3f80 + 16 * m);
+                }
+            }
+        }
+    }
+}
+
+static void begin(uint32_t attempt_members, const float *weights, bool keep, uint64_t version)
+{
+    for (uint32_t m = 0; m < attempt_members; m++) {
+        struct job *job = &members[m].job;
+        struct job_round round = {.slot = m, .keep_residuals = keep};
+        CHECK_EQ(plan_init(&round.plan, &job->state_plan.model, attempt_members, PLAN_MESH), 0);
+        for (uint32_t i = 0; i < attempt_members; i++) {
+            round.weights[i] = weights ? weights[i] : 1.0f / (float)attempt_members;
+        }
+        round.step = rule_resolve(&job->rule, attempt_members, version, 0.1);
+        CHECK_EQ(job_begin(job, &round, members[m].data), 0);
+    }
+}
+
+static void encode_and_send(uint32_t from)
+{
+    struct job *job = &members[from].job;
+    for (uint32_t chunk = 0; chunk < job->round.plan.chunk_count; chunk++) {
+        CHECK_EQ(job_encode(job, chunk), 0);
+        uint32_t owner = plan_owner(&job->round.plan, chunk), size;
+        const void *bytes = job_delta(job, chunk, &size);
+        if (owner != from) {
+            void *room;
+            CHECK_EQ(job_room_delta(&members[owner].job, from, chunk, size, &room), 0);
+            memcpy(room, bytes, size);
+            CHECK_EQ(job_take_delta(&members[owner].job, from, chunk), 0);
+        }
+    }
+}
+
+static void exchange(uint32_t count)
+{
+    for (uint32_t m = 0; m < count; m++) {
+        if (members[0].job.round.weights[m] > 0) {
+            encode_and_send(m);
+        }
+    }
+    for (uint32_t owner = 0; owner < count; owner++) {
+        struct job *job = &members[owner].job;
+        for (uint32_t i = 0; i < job->own_count; i++) {
+            uint32_t chunk = job->own_first + i, size;
+            CHECK_EQ(job_reduce(job, chunk), 0);
+            const void *bytes = job_mean(job, chunk, &size);
+            for (uint32_t m = 0; m < count; m++) {
+                void *room;
+                if (m != owner) {
+                    CHECK_EQ(job_room_mean(&members[m].job, chunk, size, &room), 0);
+                    memcpy(room, bytes, size);
+                    CHECK_EQ(job_take_mean(&members[m].job, chunk), 0);
+                }
+            }
+        }
+    }
+}
+
+static void apply(uint32_t count)
+{
+    for (uint32_t m = 0; m < count; m++) {
+        CHECK(members[m].job.mean_digest == members[0].job.mean_digest);
+        job_apply_begin(&members[m].job);
+        while (!job_apply(&members[m].job)) {
+        }
+        CHECK(members[m].job.digest == members[0].job.digest);
+        CHECK(members[m].job.digest == job_hash(&members[m].job));
+        CHECK(memcmp(members[m].job.theta.base, members[0].job.theta.base,
+                     members[0].job.theta.size) == 0);
+    }
+}
+
+TEST(averaging_in_fp32_gives_every_member_the_mean)
+{
+    for (uint32_t count = 1; count <= MEMBERS_MAX; count++) {
+        struct rng rng = {count};
+        open_members(count, "fp32", "avg");
+        for (uint64_t round = 0; round < 3; round++) {
+            train(&rng);
+            float want[100];
+            for (int i = 0; i < 100; i++) {
+                double sum = 0;
+                for (uint32_t m = 0; m < count; m++) {
+                    sum += floats(m, 4)[i * 1000];
+                }
+                want[i] = (float)(sum / count);
+            }
+            begin(count, NULL, round > 0, round);
+            exchange(count);
+            apply(count);
+            for (uint32_t m = 0; m < count; m++) {
+                for (int i = 0; i < 100; i++) {
+                    CHECK(fabsf(floats(m, 4)[i * 1000] - want[i]) < 1e-5f);
+                }
+                CHECK_EQ(*(int64_t *)members[m].data[6], (int64_t)(round + 1) * count);
+            }
+        }
+        close_members();
+    }
+}
+
+TEST(members_hold_the_same_bits_with_every_codec_and_rule)
+{
+    static const char *const codecs[] = {"fp32", "bf16", "int8"};
+    static const char *const rules[] = {"avg", "nesterov", "slowmo"};
+    for (int c = 0; c < 3; c++) {
+        for (int r = 0; r < 3; r++) {
+            struct rng rng = {7};
+            open_members(3, codecs[c], rules[r]);
+            for (uint64_t round = 0; round < 3; round++) {
+                train(&rng);
+                begin(3, NULL, round > 0, round);
+                exchange(3);
+                apply(3);
+                for (uint32_t m = 1; m < 3; m++) {
+                    for (int t = 0; t < TENSORS; t++) {
+                        CHECK(memcmp(members[m].data[t], members[0].data[t],
+                                     counts[t] * solo_dtype_bytes(dtypes[t])) == 0);
+                    }
+                }
+            }
+            close_members();
+        }
+    }
+}
+
+/* What int8 loses in one round is sent in the next ones: the sum over rounds is right. */
+TEST(what_a_codec_loses_comes_back_in_later_rounds)
+{
+    open_members(2, "int8", "avg");
+    struct rng rng = {3};
+    double moved = 0;
+    for (uint64_t round = 0; round < 20; round++) {
+        for (uint32_t m = 0; m < 2; m++) {
+            for (uint64_t i = 0; i < counts[4]; i++) {
+                floats(m, 4)[i] += i % 256 == 0 ? 1.0f : 0.003f; /* 0.003 is below half a code */
+            }
+        }
+        moved += 0.003;
+        (void)rng;
+        begin(2, NULL, round > 0, round);
+        exchange(2);
+        apply(2);
+    }
+    CHECK(fabs(floats(0, 4)[5] - moved) < 0.008);
+    close_members();
+}
+
+TEST(a_round_that_is_not_applied_changes_nothing)
+{
+    struct rng rng = {11};
+    open_members(3, "int8", "nesterov");
+    train(&rng);
+    begin(3, NULL, false, 0);
+    exchange(3);
+    apply(3);
+    train(&rng);
+    uint64_t digest = members[0].job.digest;
+    begin(3, NULL, true, 1);
+    exchange(3); /* and the third member is lost here */
+    CHECK(job_hash(&members[0].job) == digest);
+    begin(2, NULL, false, 1);
+    exchange(2);
+    apply(2);
+    CHECK(members[0].job.digest != digest);
+    CHECK(job_hash(&members[2].job) == digest);
+    close_members();
+}
+
+TEST(a_member_of_weight_zero_takes_the_others_mean)
+{
+    open_members(3, "fp32", "avg");
+    for (uint32_t m = 0; m < 3; m++) {
+        floats(m, 4)[0] = m == 2 ? NAN : 4.0f + 4.0f * (float)m;
+    }
+    const float weights[] = {0.25f, 0.75f, 0};
+    begin(3, weights, false, 0);
+    exchange(3);
+    apply(3);
+    CHECK(floats(2, 4)[0] == 7.0f);
+    close_members();
+}
+
+TEST(a_value_that_is_not_finite_is_told_by_the_tensors_name)
+{
+    open_members(2, "int8", "avg");
+    floats(0, 4)[100] = INFINITY;
+    begin(2, NULL, false, 0);
+    int rc = 0;
+    for (uint32_t chunk = 0; chunk < members[0].job.round.plan.chunk_count && rc == 0; chunk++) {
+        rc = job_encode(&members[0].job, chunk);
+    }
+    CHECK_EQ(rc, SOLO_ENONFINITE);
+    CHECK_STR(solo_error_text(), "big");
+    close_members();
+}
+
+TEST(frames_of_another_size_chunk_or_slot_are_a_peers_fault)
+{
+    open_members(2, "fp32", "avg");
+    begin(2, NULL, false, 0);
+    struct job *job = &members[0].job;
+    void *room;
+    uint32_t size, last = job->round.plan.chunk_count - 1;
+    (void)job_mean(job, 0, &size);
+    CHECK_EQ(job_room_delta(job, 1, 0, size, &room), 0);
+    CHECK_EQ(job_room_delta(job, 1, 0, size - 1, &room), SOLO_EPEER);
+    CHECK_EQ(job_room_delta(job, 0, 0, size, &room), SOLO_EPEER);
+    CHECK_EQ(job_room_delta(job, 2, 0, size, &room), SOLO_EPEER);
+    CHECK_EQ(job_room_delta(job, 1, last + 1, size, &room), SOLO_EPEER);
+    (void)job_mean(job, last, &size);
+    CHECK_EQ(job_room_delta(job, 1, last, size, &room), SOLO_EPEER);
+    CHECK_EQ(job_room_mean(job, last, size, &room), 0);
+    (void)job_mean(job, 0, &size);
+    CHECK_EQ(job_room_mean(job, 0, size, &room), SOLO_EPEER);
+    close_members();
+}
+
+static void fetch(struct job *to, const struct job *from)
+{
+    CHECK_EQ(job_fetch_begin(to), 0);
+    for (uint32_t chunk = 0; chunk < from->state_plan.chunk_count; chunk++) {
+        for (int momentum = 0; momentum < 2; momentum++) {
+            uint32_t size;
+            void *room;
+            const void *bytes = job_state(from, chunk, momentum, &size);
+            if (bytes) {
+                CHECK_EQ(job_room_state(to, chunk, momentum, size, &room), 0);
+                memcpy(room, bytes, size);
+            }
+        }
+    }
+}
+
+TEST(a_joiner_fetches_anchor_and_momentum_beside_what_it_holds)
+{
+    struct rng rng = {5};
+    open_members(3, "fp32", "nesterov");
+    train(&rng);
+    begin(2, NULL, false, 0);
+    exchange(2);
+    apply(2);
+    struct job *joiner = &members[2].job;
+    uint64_t digest = joiner->digest;
+    fetch(joiner, &members[0].job);
+    CHECK(job_hash(joiner) == digest); /* what it held is whole until the end */
+    CHECK(job_fetch_end(joiner, 12345) == members[0].job.digest);
+    CHECK(joiner->digest == digest);
+    CHECK(job_fetch_end(joiner, members[0].job.digest) == members[0].job.digest);
+    CHECK(joiner->digest == members[0].job.digest);
+    job_give_values(joiner, members[2].data);
+    CHECK(memcmp(members[2].data[4], members[0].data[4], counts[4] * 4) == 0);
+    begin(3, NULL, false, 1);
+    exchange(3);
+    apply(3);
+    close_members();
+}
