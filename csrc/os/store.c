@@ -1,0 +1,158 @@
+#include "os/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+static int make_path(char *out, const char *folder, const char *name, const char *suffix)
+{
+    int length = snprintf(out, STORE_PATH_MAX, "%s/%s%s", folder, name, suffix);
+    if (length < 0 || (unsigned)length >= STORE_PATH_MAX) {
+        return err_set(SOLO_ELIMIT, "the path %.100s/%s... is longer than %u bytes", folder, name,
+                       STORE_PATH_MAX);
+    }
+    return 0;
+}
+
+int store_begin(struct store *store, const char *folder, const char *name)
+{
+    char suffix[32];
+    snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
+    TRY(make_path(store->path, folder, name, ""));
+    TRY(make_path(store->temporary, folder, name, suffix));
+    if (mkdir(folder, 0700) < 0 && errno != EEXIST) {
+        return err_errno("cannot make the folder %.200s", folder);
+    }
+    store->folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (store->folder_fd < 0) {
+        return err_errno("cannot open the folder %.200s", folder);
+    }
+    store->fd = open(store->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (store->fd < 0) {
+        int rc = err_errno("cannot write %.200s", store->temporary);
+        close(store->folder_fd);
+        return rc;
+    }
+    return 0;
+}
+
+int store_write(struct store *store, const void *bytes, size_t size)
+{
+    const uint8_t *at = bytes;
+    while (size) {
+        ssize_t done = write(store->fd, at, size);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done < 0) {
+            return err_errno("cannot write %.200s", store->temporary);
+        }
+        at += done;
+        size -= (size_t)done;
+    }
+    return 0;
+}
+
+int store_write_at(struct store *store, uint64_t offset, const void *bytes, size_t size)
+{
+    if (pwrite(store->fd, bytes, size, (off_t)offset) != (ssize_t)size) {
+        return err_errno("cannot write %.200s", store->temporary);
+    }
+    return 0;
+}
+
+int store_commit(struct store *store)
+{
+    int rc = 0;
+    if (fsync(store->fd) < 0) {
+        rc = err_errno("cannot make %.200s durable", store->temporary);
+    } else if (rename(store->temporary, store->path) < 0) {
+        rc = err_errno("cannot rename to %.200s", store->path);
+    } else if (fsync(store->folder_fd) < 0 && errno != EINVAL) { /* some file systems cannot */
+        rc = err_errno("cannot make the name %.200s durable", store->path);
+    }
+    if (rc < 0) {
+        unlink(store->temporary);
+    }
+    close(store->fd);
+    close(store->folder_fd);
+    return rc;
+}
+
+void store_abandon(struct store *store)
+{
+    unlink(store->temporary);
+    close(store->fd);
+    close(store->folder_fd);
+}
+
+int store_open(const char *folder, const char *name, int *fd_out, uint64_t *size_out)
+{
+    char path[STORE_PATH_MAX];
+    TRY(make_path(path, folder, name, ""));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        return err_set(SOLO_ENOENT, "there is no %.200s", path);
+    }
+    struct stat status;
+    if (fd < 0 || fstat(fd, &status) < 0) {
+        int rc = err_errno("cannot read %.200s", path);
+        if (fd >= 0) {
+            close(fd);
+        }
+        return rc;
+    }
+    *fd_out = fd;
+    *size_out = (uint64_t)status.st_size;
+    return 0;
+}
+
+int store_read(int fd, void *bytes, size_t size)
+{
+    uint8_t *at = bytes;
+    while (size) {
+        ssize_t done = read(fd, at, size);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done < 0) {
+            return err_errno("cannot read the state file");
+        }
+        if (done == 0) {
+            return err_set(SOLO_ECORRUPT, "the state file ends too early");
+        }
+        at += done;
+        size -= (size_t)done;
+    }
+    return 0;
+}
+
+void store_close(int fd)
+{
+    close(fd);
+}
+
+int store_lines_open(const char *path, int *fd_out)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return err_errno("cannot append to %.200s", path);
+    }
+    *fd_out = fd;
+    return 0;
+}
+
+int store_line(int fd, const char *line)
+{
+    struct iovec parts[] = {{(void *)(uintptr_t)line, strlen(line)}, {"\n", 1}};
+    if (writev(fd, parts, 2) < 0) {
+        return err_errno("cannot append a line");
+    }
+    return 0;
+}

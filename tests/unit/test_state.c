@@ -1,0 +1,202 @@
+#include "node/state.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "node/saver.h"
+#include "os/clock.h"
+
+#define ELEMENTS 500000u
+
+static char folder[64];
+static float *weights;
+static int64_t steps;
+static void *data[2];
+
+static void open_job(struct job *job, const char *rule, uint64_t elements)
+{
+    struct solo_tensor tensors[] = {{"weight", elements, SOLO_F32, SOLO_PARAM},
+                                    {"steps", 1, SOLO_I64, SOLO_MAX}};
+    struct layout layout;
+    struct job_config config = {.codec = "fp32"};
+    CHECK_EQ(rule_parse(rule, &config.rule), 0);
+    CHECK_EQ(layout_init(&layout, tensors, 2), 0);
+    CHECK_EQ(job_open(job, &layout, &config), 0);
+}
+
+static void make_values(float first)
+{
+    snprintf(folder, sizeof folder, "%s/solo-state-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    CHECK(mkdtemp(folder));
+    weights = malloc(ELEMENTS * sizeof *weights);
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        weights[i] = first + (float)i;
+    }
+    steps = 17;
+    data[0] = weights;
+    data[1] = &steps;
+}
+
+static bool always(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static bool second_time_no(void *context)
+{
+    int *asked = context;
+    return (*asked)++ == 0;
+}
+
+static void write_version(const struct job *job, uint64_t number)
+{
+    struct state_version version = {number, number * 100, job->digest};
+    struct store store;
+    CHECK_EQ(state_write(job, &version, folder, "x.state", always, NULL, &store), 0);
+    CHECK_EQ(store_commit(&store), 0);
+}
+
+static void damage(uint64_t offset)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/x.state", folder);
+    int fd = open(path, O_RDWR);
+    uint8_t byte;
+    CHECK_EQ(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= 4;
+    CHECK_EQ(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
+}
+
+TEST(what_was_written_is_read_back)
+{
+    make_values(3);
+    struct job from, to;
+    open_job(&from, "nesterov", ELEMENTS);
+    open_job(&to, "nesterov", ELEMENTS);
+    struct state_version version;
+    CHECK_EQ(state_read(&to, folder, "x.state", &version), SOLO_ENOENT);
+    job_take_values(&from, data);
+    write_version(&from, 5);
+    CHECK_EQ(state_read(&to, folder, "x.state", &version), 0);
+    CHECK_EQ(version.version, 5);
+    CHECK_EQ(version.job_step, 500);
+    CHECK(to.digest == from.digest && to.has_anchor);
+    CHECK(memcmp(to.theta.base, from.theta.base, from.theta.size) == 0);
+    CHECK_EQ(*(int64_t *)to.integers.base, 17);
+    job_close(&from);
+    job_close(&to);
+}
+
+TEST(a_damaged_or_cut_file_is_told_and_never_half_used)
+{
+    make_values(3);
+    struct job job;
+    open_job(&job, "avg", ELEMENTS);
+    job_take_values(&job, data);
+    struct state_version version;
+    const uint64_t places[] = {0, 10, 100, STATE_HEADER_BYTES - 1, STATE_HEADER_BYTES,
+                               STATE_HEADER_BYTES + 4 * ELEMENTS - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        write_version(&job, 1);
+        damage(places[i]);
+        struct job other;
+        open_job(&other, "avg", ELEMENTS);
+        CHECK_EQ(state_read(&other, folder, "x.state", &version), SOLO_ECORRUPT);
+        CHECK_HAS(solo_error_text(), "x.state");
+        CHECK(!other.has_anchor);
+        job_close(&other);
+    }
+    write_version(&job, 1);
+    char path[128];
+    snprintf(path, sizeof path, "%s/x.state", folder);
+    CHECK_EQ(truncate(path, 1000000), 0);
+    struct job other;
+    open_job(&other, "avg", ELEMENTS);
+    CHECK_EQ(state_read(&other, folder, "x.state", &version), SOLO_ECORRUPT);
+    job_close(&other);
+    job_close(&job);
+}
+
+TEST(another_model_or_outer_step_is_told_in_words)
+{
+    make_values(3);
+    struct job job, other;
+    open_job(&job, "avg", ELEMENTS);
+    job_take_values(&job, data);
+    write_version(&job, 1);
+    struct state_version version;
+    open_job(&other, "avg", ELEMENTS - 1);
+    CHECK_EQ(state_read(&other, folder, "x.state", &version), SOLO_EMISMATCH);
+    CHECK_HAS(solo_error_text(), "500000 float32");
+    CHECK_HAS(solo_error_text(), "499999 float32");
+    job_close(&other);
+    open_job(&other, "nesterov", ELEMENTS);
+    CHECK_EQ(state_read(&other, folder, "x.state", &version), SOLO_EMISMATCH);
+    CHECK_HAS(solo_error_text(), "momentum");
+    job_close(&other);
+    job_close(&job);
+}
+
+TEST(a_write_that_is_abandoned_leaves_the_old_file)
+{
+    make_values(3);
+    struct job job;
+    open_job(&job, "avg", ELEMENTS);
+    job_take_values(&job, data);
+    write_version(&job, 1);
+    struct state_version version = {2, 200, job.digest};
+    struct store store;
+    int asked = 0;
+    CHECK_EQ(state_write(&job, &version, folder, "x.state", second_time_no, &asked, &store),
+             SOLO_EABORTED);
+    CHECK_EQ(state_read(&job, folder, "x.state", &version), 0);
+    CHECK_EQ(version.version, 1);
+    job_close(&job);
+}
+
+static void count_call(void *context)
+{
+    ++*(_Atomic int *)context;
+}
+
+/* The loop's side of it: hold, change the anchor, offer; whatever the saver does meanwhile, the
+ * file is always some whole version, and after close it is the last one. */
+TEST(the_saver_writes_whole_versions_and_the_last_one_at_the_end)
+{
+    make_values(0);
+    struct job job, other;
+    open_job(&job, "avg", ELEMENTS);
+    open_job(&other, "avg", ELEMENTS);
+    struct saver saver;
+    static _Atomic int calls;
+    CHECK_EQ(saver_open(&saver, &job, folder, "x.state", count_call, &calls), 0);
+    for (uint64_t number = 0; number <= 40; number++) {
+        while (!saver_hold(&saver)) {
+            clock_sleep_until(clock_us() + 100);
+        }
+        weights[number] = -1;
+        job_take_values(&job, data);
+        saver_offer(&saver, number, number, job.digest);
+        struct state_version version;
+        int rc = state_read(&other, folder, "x.state", &version);
+        CHECK(rc == 0 || rc == SOLO_ENOENT);
+        CHECK(rc != 0 || version.version <= number);
+    }
+    saver_close(&saver);
+    struct state_version version;
+    CHECK_EQ(state_read(&other, folder, "x.state", &version), 0);
+    CHECK_EQ(version.version, 40);
+    job_close(&job);
+    job_close(&other);
+}
+
+TEST(a_state_file_is_named_by_job_and_node_without_odd_letters)
+{
+    char name[64];
+    state_name("../my job/é", 3, name, sizeof name);
+    CHECK_STR(name, "_._my_job___-3.state");
+}
