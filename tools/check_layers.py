@@ -39,8 +39,6 @@ PURE = {  # room -> system headers it may include
     "ckpt": LANGUAGE | {"stdlib.h"},
 }
 PUBLIC = {"solo.h", "solo_group.h", "solo_ckpt.h"}  # the one door for the outside
-# Rooms that a folder outside may look into: benchmarks time kernels that no public call shows.
-OPEN = {"benchmarks": {"kernels", "codec", "wire"}}
 INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -75,8 +73,6 @@ def is_own(root: pathlib.Path, path: pathlib.Path, include: str) -> bool:
 def faults_outside(root: pathlib.Path):
     for path in sorted(root.glob("**/*.[ch]*")):
         for where, ours, _ in includes(path):
-            if ours and ours.split("/")[0] in OPEN.get(root.name, ()):
-                continue
             if ours and ours not in PUBLIC and not is_own(root, path, ours):
                 yield f"{where}: {root.name} may include solo.h and its own files, not {ours}"
 

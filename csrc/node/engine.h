@@ -1,0 +1,181 @@
+/* engine.h - struct solo: one node's engine, and what the files of this room call in each
+ * other.
+ *
+ * One thread owns all of it, the loop thread; callers post to the mailbox. What other threads
+ * may touch is in `struct shared` and in handles. */
+#ifndef SOLO_NODE_ENGINE_H
+#define SOLO_NODE_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "node/events.h"
+#include "node/handle.h"
+#include "node/job.h"
+#include "node/saver.h"
+#include "os/door.h"
+#include "os/link.h"
+#include "os/mailbox.h"
+#include "protocol/member.h"
+
+#define ENGINE_LEAVE_US 2000000u  /* the goodbye has so long to reach the master */
+#define ENGINE_DRAIN_US 1000000u  /* a peer has so long to take what an ended round left behind */
+#define ENGINE_HELLO_US 5000000u  /* a connection has so long to stand */
+#define ENGINE_LOOK_US  250000u   /* how often the words of solo_waiting_for are renewed */
+
+/* What the configuration said, copied. */
+struct settings {
+    char job_id[SOLO_NAME_MAX], node_name[SOLO_NAME_MAX], worker_url[SOLO_NAME_MAX];
+    char interval[SOLO_NAME_MAX], versions[SOLO_NAME_MAX], codec[32];
+    char state_dir[STORE_PATH_MAX];
+    char *token; /* NULL: none */
+    struct solo_url master;
+    struct rule rule;
+    uint32_t node_rank, device_count, min_nodes, timeout_ms, lease_ms, streams, start_step;
+    bool insecure, same_host_shm;
+};
+
+/* Read by any thread. */
+struct shared {
+    atomic_int due, over;
+    _Atomic uint64_t version, job_step;
+    atomic_bool busy;  /* a merge is in flight */
+    struct lock lock;         /* of what follows */
+    int over_rc;
+    char over_text[SOLO_TEXT_MAX];
+    char waiting_for[SOLO_TEXT_MAX];
+    struct solo_member *members;
+    uint32_t member_count;
+};
+
+struct call { /* an attach or a leave that a caller waits for; two owners like a handle */
+    struct latch latch;
+    atomic_uint owners;
+    struct solo *solo;
+    struct layout layout;
+    void *const *data;
+    struct solo_joined joined;
+    bool finished;
+    char reason[SOLO_NAME_MAX];
+};
+
+/* The data link to one of member.peers. */
+struct peer_link {
+    struct solo *solo;
+    struct link *link;
+    uint32_t index;      /* of the peer */
+    uint32_t generation; /* counts links; what was begun for an older one is void */
+    uint64_t made;       /* the maker's number of the link, in its greeting */
+    bool dialed;
+    uint32_t round_sends, serve_sends; /* in flight, of the current round and anchor */
+    uint32_t stale_rounds, stale_serves; /* of those before */
+    char lost_text[MSG_REASON_MAX];
+    int lost_rc;
+};
+
+enum work_kind {
+    WORK_ENCODE, WORK_REDUCE, WORK_APPLY, WORK_ADOPT, WORK_MASTER_DOWN, WORK_LINK_DOWN,
+};
+
+struct work {
+    enum work_kind kind;
+    struct round_id id;
+    uint32_t chunk, peer, generation;
+    bool own;
+    int rc;
+};
+
+struct works { /* a fifo that grows */
+    struct work *at;
+    uint32_t first, count, capacity;
+};
+
+struct solo {
+    struct settings settings;
+    struct shared shared;
+    struct events events;
+    struct thread thread;
+    struct loop *loop;
+    struct mailbox *mailbox;
+
+    struct member member;
+    struct out out;
+    bool stepping; /* member_step is on the stack: nothing may feed it */
+    struct loop_timer tick, look, drain;
+    struct loop_task work_task;
+    bool work_queued;
+
+    struct conn *control, *control_leaving;
+    struct msg_members table; /* of the MEMBERS message being decoded */
+    uint32_t control_generation;
+    char control_text[MSG_REASON_MAX];
+    uint8_t payload[FRAME_MESSAGE_MAX]; /* of the message being encoded */
+    struct call *leaving; /* waits until the goodbye is out */
+
+    struct door *door;
+    struct peer_link links[SOLO_MEMBERS_MAX];
+    uint64_t links_made;
+
+    bool has_job;
+    struct job job;
+    void *member_memory;
+    struct works news, works; /* what happened; what is to be done, a slice a turn */
+    uint32_t round_serial, serve_serial; /* in the tags of sends */
+    uint32_t stale_rounds, stale_serves; /* sums over links */
+    uint64_t fetch_version;              /* being fetched; 0 and none: see fetching */
+    bool fetching, applying, values_given;
+    struct msg_held own; /* what a state_dir gave, or version 0 */
+    uint64_t delta_digest;
+    uint64_t sent_bytes, received_bytes;
+    struct saver saver;
+    bool has_saver;
+
+    struct call *attach;
+    struct solo_handle *handle;
+    void *const *data;
+    struct epoch reported_epoch;
+    bool ended;
+};
+
+/* drive.c: one event to the machine, then its actions. Never from inside an action. */
+void drive_feed(struct solo *solo, struct member_event *event);
+struct member_event drive_event(struct solo *solo, enum member_event_type type);
+
+/* work.c: what takes time, a slice per turn of the loop. */
+void work_add(struct solo *solo, const struct work *work);
+void work_round(struct solo *solo, bool fresh_residual);
+void work_drop_round(struct solo *solo);
+void work_drop_serves(struct solo *solo);
+void work_fetch(struct solo *solo, const struct action *action);
+void work_stale_gone(struct solo *solo);
+void work_again(struct solo *solo); /* what held the work up may be gone */
+void work_deinit(struct solo *solo);
+
+/* control.c: the connection to the master. */
+void control_connect(struct solo *solo);
+void control_close(struct solo *solo);
+void control_send(struct solo *solo, const struct msg *msg);
+void control_free(struct solo *solo);
+
+/* peer.c: the data links. */
+int peer_listen(struct solo *solo); /* opens the door and fills in identity.address */
+void peer_connect(struct solo *solo, uint32_t peer);
+void peer_close(struct solo *solo, uint32_t peer);
+void peer_send_chunk(struct solo *solo, uint32_t peer, enum frame_type type, uint32_t chunk);
+void peer_send_state(struct solo *solo, const struct action *action);
+void peer_ask(struct solo *solo, const struct action *action, enum frame_type type);
+void peer_resume_all(struct solo *solo);
+void peer_divert_all(struct solo *solo, const struct area *area);
+void peer_free_all(struct solo *solo);
+
+/* report.c: what others may see: events, log lines, member list, words. */
+void report_event(struct solo *solo, const struct event *event);
+void report_state(struct solo *solo); /* after each step */
+
+/* attach.c: the ends of what callers wait for. */
+void attach_finish(struct solo *solo, const struct member_result *result);
+void merge_finish(struct solo *solo, const struct member_result *result);
+void engine_over(struct solo *solo, const struct member_result *result);
+void engine_fail(struct solo *solo, int rc); /* a fault of this node: this thread's text */
+void call_finish(struct call *call, int rc, const char *text);
+
+#endif

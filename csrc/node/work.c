@@ -1,0 +1,367 @@
+/* What takes time is done here, a slice per turn of the loop, so that heartbeats and frames
+ * pass in between; and what an action finishes at once comes back as an event from here. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "kernels/digest.h"
+#include "node/engine.h"
+
+#define WORK_SLICE_US 1000u /* of one turn */
+
+/* ---- the two queues ---------------------------------------------------------------------- */
+
+static void push(struct works *works, const struct work *work)
+{
+    if (works->count == works->capacity) {
+        uint32_t capacity = works->capacity ? 2 * works->capacity : 64;
+        struct work *grown = malloc(capacity * sizeof *grown);
+        MUST(grown != NULL); /* some KiB; there is no going on without */
+        for (uint32_t i = 0; i < works->count; i++) {
+            grown[i] = works->at[(works->first + i) % works->capacity];
+        }
+        free(works->at);
+        works->at = grown;
+        works->first = 0;
+        works->capacity = capacity;
+    }
+    works->at[(works->first + works->count++) % works->capacity] = *work;
+}
+
+static struct work *head(const struct works *works)
+{
+    return &works->at[works->first];
+}
+
+static void pop(struct works *works)
+{
+    works->first = (works->first + 1) % works->capacity;
+    works->count--;
+}
+
+static void on_turn(void *context);
+
+static void wake(struct solo *solo)
+{
+    if (!solo->work_queued) {
+        solo->work_queued = true;
+        solo->work_task.fn = on_turn;
+        solo->work_task.context = solo;
+        loop_later(solo->loop, &solo->work_task);
+    }
+}
+
+void work_add(struct solo *solo, const struct work *work)
+{
+    bool news = work->kind == WORK_MASTER_DOWN || work->kind == WORK_LINK_DOWN;
+    push(news ? &solo->news : &solo->works, work);
+    wake(solo);
+}
+
+void work_again(struct solo *solo)
+{
+    if (solo->works.count && !solo->ended) {
+        wake(solo);
+    }
+}
+
+void work_deinit(struct solo *solo)
+{
+    free(solo->news.at);
+    free(solo->works.at);
+    solo->news = solo->works = (struct works){0};
+}
+
+/* ---- sends that an ended round or an old anchor left behind ------------------------------ */
+
+static void on_drain(void *context)
+{
+    struct solo *solo = context;
+    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
+        struct peer_link *peer = &solo->links[i];
+        if (peer->stale_rounds || peer->stale_serves) {
+            peer_close(solo, i);
+            struct member_event event = drive_event(solo, MEMBER_LINK_DOWN);
+            event.peer = i;
+            event.rc = SOLO_ETIMEDOUT;
+            event.text = "it does not take what was sent to it";
+            drive_feed(solo, &event);
+        }
+    }
+}
+
+static void watch_drain(struct solo *solo)
+{
+    if ((solo->stale_rounds || solo->stale_serves) && !solo->drain.set) {
+        solo->drain.fn = on_drain;
+        solo->drain.context = solo;
+        loop_timer_set(solo->loop, &solo->drain, loop_now(solo->loop) + ENGINE_DRAIN_US);
+    }
+}
+
+void work_stale_gone(struct solo *solo)
+{
+    if (solo->stale_rounds == 0 && solo->stale_serves == 0 && solo->drain.set) {
+        loop_timer_cancel(solo->loop, &solo->drain);
+    }
+    if (solo->stale_rounds == 0 || solo->stale_serves == 0) {
+        work_again(solo);
+        peer_resume_all(solo);
+    }
+}
+
+static void make_rounds_stale(struct solo *solo)
+{
+    solo->round_serial++;
+    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
+        struct peer_link *peer = &solo->links[i];
+        peer->stale_rounds += peer->round_sends;
+        solo->stale_rounds += peer->round_sends;
+        peer->round_sends = 0;
+    }
+    watch_drain(solo);
+}
+
+void work_drop_serves(struct solo *solo)
+{
+    solo->serve_serial++;
+    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
+        struct peer_link *peer = &solo->links[i];
+        peer->stale_serves += peer->serve_sends;
+        solo->stale_serves += peer->serve_sends;
+        peer->serve_sends = 0;
+    }
+    watch_drain(solo);
+}
+
+/* ---- a round begins and is dropped ------------------------------------------------------- */
+
+static void forget_round_work(struct solo *solo)
+{
+    uint32_t count = solo->works.count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct work work = *head(&solo->works);
+        pop(&solo->works);
+        if (work.kind == WORK_ADOPT) {
+            push(&solo->works, &work);
+        }
+    }
+    solo->applying = false;
+}
+
+void work_drop_round(struct solo *solo)
+{
+    log_line(SOLO_LOG_DEBUG, "solo: round dropped");
+    forget_round_work(solo);
+    make_rounds_stale(solo);
+    peer_divert_all(solo, &solo->job.inbox);
+    peer_divert_all(solo, &solo->job.mean);
+}
+
+void work_round(struct solo *solo, bool fresh_residual)
+{
+    const struct round *round = &solo->member.round;
+    log_line(SOLO_LOG_DEBUG, "solo: round %" PRIu64 " attempt %u begins, %u members",
+             round->id.round, round->id.attempt, round->count);
+    forget_round_work(solo);
+    make_rounds_stale(solo);
+    struct job_round next = {
+        .plan = round->plan, .slot = round->slot, .keep_residuals = !fresh_residual};
+    for (uint32_t slot = 0; slot < round->count && round->weight_sum; slot++) {
+        next.weights[slot] =
+            (float)((double)round->weights[slot] / (double)round->weight_sum);
+    }
+    double lr_mean = round->steps > 0 ? round->lr_sum / round->steps : 0;
+    next.step =
+        rule_resolve(&solo->settings.rule, round->contributors, round->version, lr_mean);
+    solo->delta_digest = 0;
+    solo->sent_bytes = solo->received_bytes = 0;
+    int rc = job_begin(&solo->job, &next, solo->data);
+    if (rc < 0) {
+        engine_fail(solo, rc);
+    }
+}
+
+void work_fetch(struct solo *solo, const struct action *action)
+{
+    if (!solo->fetching || solo->fetch_version != action->version) {
+        solo->fetching = true;
+        solo->fetch_version = action->version;
+        if (job_fetch_begin(&solo->job) < 0) {
+            log_line(SOLO_LOG_WARN, "solo: %s; it is fetched over the one held", err_text());
+            solo->job.has_anchor = false;
+        }
+    }
+    peer_ask(solo, action, FRAME_FETCH);
+}
+
+/* ---- one piece of work ------------------------------------------------------------------- */
+
+static bool all_zero(const uint8_t *bytes, size_t size)
+{
+    return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+static void do_encode(struct solo *solo, const struct work *work)
+{
+    int rc = job_encode(&solo->job, work->chunk);
+    uint32_t size;
+    const void *bytes = job_delta(&solo->job, work->chunk, &size);
+    if (rc >= 0 && !all_zero(bytes, size)) {
+        solo->delta_digest += digest_chunk(work->chunk, bytes, size);
+    }
+    struct member_event event = drive_event(solo, MEMBER_ENCODED);
+    event.id = work->id;
+    event.chunk = work->chunk;
+    event.ok = rc >= 0;
+    event.text = err_text();
+    drive_feed(solo, &event);
+}
+
+static void do_reduce(struct solo *solo, const struct work *work)
+{
+    int rc = job_reduce(&solo->job, work->chunk);
+    /* A mean that overflows although its parts did not is told as this node's fault. */
+    struct member_event event = drive_event(solo, rc < 0 ? MEMBER_ENCODED : MEMBER_REDUCED);
+    event.id = work->id;
+    event.chunk = work->chunk;
+    event.ok = rc >= 0;
+    event.text = err_text();
+    drive_feed(solo, &event);
+}
+
+static void offer_state(struct solo *solo)
+{
+    if (solo->has_saver && solo->job.has_anchor) {
+        const struct msg_held *held = &solo->member.held;
+        saver_offer(&solo->saver, held->version, held->job_step, solo->job.digest);
+    }
+}
+
+/* One block; true: the last. */
+static bool do_apply(struct solo *solo, const struct work *work)
+{
+    if (!solo->applying) {
+        log_line(SOLO_LOG_DEBUG, "solo: applying round %" PRIu64, work->id.round);
+        solo->applying = true;
+        job_apply_begin(&solo->job);
+    }
+    if (!job_apply(&solo->job)) {
+        return false;
+    }
+    solo->applying = false;
+    solo->values_given = true;
+    struct work done = *work;
+    pop(&solo->works);
+    struct member_event event = drive_event(solo, MEMBER_APPLIED);
+    event.id = done.id;
+    event.digest = solo->job.digest;
+    drive_feed(solo, &event);
+    log_line(SOLO_LOG_DEBUG, "solo: applied round %" PRIu64, done.id.round);
+    offer_state(solo);
+    return true;
+}
+
+static void do_adopt(struct solo *solo, const struct work *work)
+{
+    struct member_event event = drive_event(solo, MEMBER_ADOPTED);
+    if (!work->own) {
+        solo->fetching = false;
+        event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);
+        event.version = solo->member.catchup.version;
+        event.job_step = solo->member.catchup.job_step;
+    } else {
+        if (!solo->job.has_anchor && solo->attach) {
+            job_take_values(&solo->job, solo->attach->data);
+        }
+        const struct msg_held *held = solo->member.held.held ? &solo->member.held : &solo->own;
+        event.digest = solo->job.digest;
+        event.version = held->version;
+        event.job_step = held->job_step;
+    }
+    log_line(SOLO_LOG_DEBUG, "solo: adopted version %" PRIu64 "%s", event.version,
+             work->own ? " of its own" : "");
+    drive_feed(solo, &event);
+    offer_state(solo);
+}
+
+static void tell(struct solo *solo, const struct work *work)
+{
+    if (work->kind == WORK_MASTER_DOWN) {
+        if (work->generation == solo->control_generation) {
+            struct member_event event = drive_event(solo, MEMBER_MASTER_DOWN);
+            event.rc = work->rc;
+            event.text = solo->control_text;
+            drive_feed(solo, &event);
+        }
+        return;
+    }
+    struct peer_link *peer = &solo->links[work->peer];
+    if (work->generation == peer->generation) {
+        char text[MSG_REASON_MAX];
+        memcpy(text, peer->lost_text, sizeof text);
+        peer_close(solo, work->peer);
+        struct member_event event = drive_event(solo, MEMBER_LINK_DOWN);
+        event.peer = work->peer;
+        event.rc = work->rc;
+        event.text = text;
+        drive_feed(solo, &event);
+    }
+}
+
+/* Whether the first piece of work may be done now: nobody reads what it writes to. */
+static bool may_work(struct solo *solo)
+{
+    switch (head(&solo->works)->kind) {
+    case WORK_ENCODE:
+    case WORK_REDUCE:
+        return solo->stale_rounds == 0;
+    case WORK_APPLY:
+    case WORK_ADOPT:
+        return solo->stale_serves == 0 && (!solo->has_saver || saver_hold(&solo->saver));
+    case WORK_MASTER_DOWN:
+    case WORK_LINK_DOWN:
+        break;
+    }
+    return true;
+}
+
+static void do_work(struct solo *solo)
+{
+    struct work work = *head(&solo->works);
+    if (work.kind == WORK_APPLY) {
+        do_apply(solo, &work);
+        return;
+    }
+    pop(&solo->works);
+    if (work.kind == WORK_ENCODE) {
+        do_encode(solo, &work);
+    } else if (work.kind == WORK_REDUCE) {
+        do_reduce(solo, &work);
+    } else {
+        do_adopt(solo, &work);
+    }
+}
+
+static void on_turn(void *context)
+{
+    struct solo *solo = context;
+    solo->work_queued = false;
+    uint64_t end_us = clock_us() + WORK_SLICE_US;
+    while (solo->news.count && !solo->ended) {
+        struct work work = *head(&solo->news);
+        pop(&solo->news);
+        tell(solo, &work);
+    }
+    while (solo->works.count && !solo->ended && may_work(solo)) {
+        do_work(solo);
+        if (clock_us() >= end_us) {
+            break;
+        }
+    }
+    if (!solo->ended && (solo->news.count || (solo->works.count && may_work(solo)))) {
+        wake(solo);
+    }
+}
