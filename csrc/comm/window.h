@@ -1,0 +1,27 @@
+/* window.h - collectives of the ranks of one host, through the windows of a board.
+ *
+ * Every rank counts the same steps: in a step it fills one of its two windows, waits until
+ * those it reads from have filled theirs, reads, and says so. A window is filled again when
+ * everybody has said so. So a rank can be one step ahead of the slowest, and copying in
+ * overlaps with others' copying out.
+ *
+ * Threads: one at a time. Ranks here are those of the board. */
+#ifndef SOLO_COMM_WINDOW_H
+#define SOLO_COMM_WINDOW_H
+
+#include "comm/board.h"
+#include "comm/op.h"
+
+struct window_wait {
+    struct board *board;
+    struct op_header header; /* of the collective, for comparison and messages */
+    uint64_t begun_us, deadline_us;
+    const _Atomic uint32_t *aborted;
+    uint32_t rank; /* who is waited for now */
+};
+
+/* Does a collective whose arguments passed op_check. Any error has broken the board. */
+int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
+               uint64_t deadline_us, const _Atomic uint32_t *aborted);
+
+#endif
