@@ -5,6 +5,8 @@
 #ifndef SOLO_COMM_OP_H
 #define SOLO_COMM_OP_H
 
+#include <stdbool.h>
+
 #include "kernels/reduce.h"
 #include "solo_group.h"
 

@@ -132,7 +132,7 @@ void solo_group_abort(struct solo_group *group, const char *why);
  * from `done`. In a forked child it only forgets. NULL is allowed. */
 void solo_group_close(struct solo_group *group);
 
-struct solo_group_stats {
+struct solo_group_figures {
     size_t size;
     uint64_t shared_bytes;   /* of the segment, taken page by page when first touched */
     uint64_t staging_bytes;  /* held for messages nobody asked for yet, and for streams */
@@ -140,7 +140,7 @@ struct solo_group_stats {
     uint32_t hosts;
     uint32_t connections;    /* TCP, open now */
 };
-void solo_group_stats(struct solo_group *group, struct solo_group_stats *out);
+void solo_group_stats(struct solo_group *group, struct solo_group_figures *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,45 @@
+// register.cpp - how Python reaches the backend: one operator, solo::open. torch binds ProcessGroup
+// already, so a throw-away group carries the store in and the backend out, and no Python header
+// is needed here.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/headeronly/version.h>
+#include <torch/library.h>
+
+#include "c10d/backend.h"
+
+#define SOLO_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The torch this was compiled against: the tables of virtual functions differ between minors.
+SOLO_EXPORT int solo_c10d_torch_major()
+{
+    return TORCH_VERSION_MAJOR;
+}
+
+SOLO_EXPORT int solo_c10d_torch_minor()
+{
+    return TORCH_VERSION_MINOR;
+}
+
+namespace {
+
+void open(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms,
+          const std::string& name, const std::string& store_host)
+{
+    solo::OpenOptions options;
+    options.rank = group->getRank();
+    options.size = group->getSize();
+    options.timeout = std::chrono::milliseconds(timeout_ms);
+    options.name = name;
+    options.store_host = store_host;
+    auto backend = c10::make_intrusive<solo::SoloBackend>(group->getStore(), options);
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+}
+
+} // namespace
+
+TORCH_LIBRARY(solo, m)
+{
+    m.def("open(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name, "
+          "str store_host) -> ()",
+          open);
+}

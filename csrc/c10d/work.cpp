@@ -1,0 +1,157 @@
+#include "c10d/work.h"
+
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include "c10d/errors.h"
+
+namespace solo {
+
+std::exception_ptr error_of(int rc, const std::string& text)
+{
+    const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+    const std::string what = "solo: " + text;
+    switch (rc) {
+    case SOLO_ENOTSUP: return std::make_exception_ptr(c10::NotImplementedError(here, what));
+    case SOLO_EINVAL: return std::make_exception_ptr(c10::Error(here, what));
+    case SOLO_ETIMEDOUT: return std::make_exception_ptr(c10d::TimeoutError(here, what));
+    case SOLO_ECLOSED:
+    case SOLO_EPEER:
+    case SOLO_EAUTH: return std::make_exception_ptr(c10::DistNetworkError(here, what));
+    default: return std::make_exception_ptr(c10::DistBackendError(here, what));
+    }
+}
+
+void throw_error(int rc, const std::string& text)
+{
+    std::rethrow_exception(error_of(rc, text));
+}
+
+void check(int rc)
+{
+    if (rc < 0) {
+        throw_error(rc, solo_error_text());
+    }
+}
+
+namespace {
+
+using c10::ivalue::Future;
+
+c10::IValue value_of(const std::vector<at::Tensor>& tensors)
+{
+    return c10::IValue(tensors);
+}
+
+void settle(const c10::intrusive_ptr<Future>& future, const std::vector<at::Tensor>& outputs,
+            const std::exception_ptr& error)
+{
+    if (error) {
+        future->setError(error);
+    } else {
+        future->markCompleted(value_of(outputs));
+    }
+}
+
+} // namespace
+
+SoloWork::SoloWork(int rank, c10d::OpType type, const char* title,
+                   const std::optional<std::vector<at::Tensor>>& inputs,
+                   std::vector<at::Tensor> outputs, uint64_t sequence)
+    : Work(rank, type, title, inputs), outputs_(std::move(outputs)), sequence_(sequence),
+      begun_(std::chrono::steady_clock::now())
+{
+}
+
+void SoloWork::complete(std::exception_ptr error)
+{
+    const std::chrono::duration<float, std::milli> took = std::chrono::steady_clock::now() - begun_;
+    duration_ms_ = took.count();
+    finish(error);
+    c10::intrusive_ptr<Future> future, result;
+    {
+        std::lock_guard<std::mutex> guard(future_mutex_);
+        ended_ = true;
+        error_ = error;
+        future = future_;
+        result = result_future_;
+    }
+    // No lock is held: callbacks run here and may call anything.
+    if (future) {
+        settle(future, outputs_, error);
+    }
+    if (result) {
+        result->markCompleted(c10::IValue(static_cast<uint8_t>(
+            error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+    }
+    if (hook_) {
+        hook_(*this);
+    }
+}
+
+c10::intrusive_ptr<Future> SoloWork::getFuture()
+{
+    bool ended = false;
+    {
+        std::lock_guard<std::mutex> guard(future_mutex_);
+        if (future_) {
+            return future_;
+        }
+        future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+        ended = ended_;
+    }
+    if (ended) {
+        settle(future_, outputs_, error_);
+    }
+    return future_;
+}
+
+c10::intrusive_ptr<Future> SoloWork::getFutureResult()
+{
+    bool ended = false;
+    {
+        std::lock_guard<std::mutex> guard(future_mutex_);
+        if (result_future_) {
+            return result_future_;
+        }
+        result_future_ = c10::make_intrusive<Future>(c10::IntType::get());
+        ended = ended_;
+    }
+    if (ended) {
+        result_future_->markCompleted(c10::IValue(static_cast<uint8_t>(
+            error_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+    }
+    return result_future_;
+}
+
+int SoloWork::sourceRank() const
+{
+    return source_ >= 0 ? source_.load() : Work::sourceRank();
+}
+
+void SoloWork::set_source(int rank)
+{
+    source_ = rank;
+}
+
+std::vector<at::Tensor> SoloWork::result()
+{
+    return outputs_;
+}
+
+float SoloWork::getDuration() const
+{
+    return duration_ms_;
+}
+
+uint64_t SoloWork::getSequencenumber() const
+{
+    return sequence_;
+}
+
+void SoloWork::abort()
+{
+    TORCH_CHECK(false, "solo: one call cannot be given up alone: abort the group, "
+                       "dist.distributed_c10d._abort_process_group(group)");
+}
+
+} // namespace solo

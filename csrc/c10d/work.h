@@ -1,0 +1,46 @@
+// work.h - one call on its way: its tensors, its future, how it ended.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "solo_group.h"
+
+namespace solo {
+
+class SoloWork : public c10d::Work {
+  public:
+    // `title` must be a literal: the profiler keeps the pointer.
+    SoloWork(int rank, c10d::OpType type, const char* title,
+             const std::optional<std::vector<at::Tensor>>& inputs,
+             std::vector<at::Tensor> outputs, uint64_t sequence);
+
+    void complete(std::exception_ptr error = nullptr); // once, from any thread
+
+    int sourceRank() const override;
+    std::vector<at::Tensor> result() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+    float getDuration() const override;
+    uint64_t getSequencenumber() const override;
+    void synchronize() override {}
+    void abort() override;
+
+    void set_source(int rank);
+    c10d::OpType type() const { return opType_; }
+    void on_complete(std::function<void(SoloWork&)> hook) { hook_ = std::move(hook); }
+    std::chrono::steady_clock::time_point begun() const { return begun_; }
+
+  private:
+    std::mutex future_mutex_;
+    bool ended_ = false;
+    std::exception_ptr error_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_, result_future_;
+    std::vector<at::Tensor> outputs_;
+    const uint64_t sequence_;
+    std::atomic<int> source_{-1};
+    const std::chrono::steady_clock::time_point begun_;
+    std::atomic<float> duration_ms_{-1};
+    std::function<void(SoloWork&)> hook_;
+};
+
+} // namespace solo

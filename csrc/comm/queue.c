@@ -1,0 +1,236 @@
+/* Collectives in the order given: on the caller's thread if nothing is before them, else on
+ * the group's own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "comm/group.h"
+#include "comm/local.h"
+#include "comm/op.h"
+#include "comm/window.h"
+#include "os/clock.h"
+
+struct job {
+    struct job *next;
+    uint64_t deadline_us;
+    solo_done_fn done;
+    void *context;
+    uint32_t count;
+    struct solo_op ops[]; /* behind them: their parts */
+};
+
+int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us)
+{
+    uint64_t sequence = atomic_load(&group->sequence);
+    int rc = 0;
+    if (group->world == 1) {
+        local_run(op);
+    } else {
+        rc = window_run(&group->board, op, sequence, deadline_us, &group->aborted);
+    }
+    atomic_store(&group->sequence, sequence + 1);
+    return rc < 0 ? group_break(group, rc, err_text()) : 0;
+}
+
+static int execute_all(struct solo_group *group, const struct solo_op *ops, uint32_t count,
+                       uint64_t deadline_us)
+{
+    TRY(group_usable(group));
+    for (uint32_t i = 0; i < count; i++) {
+        TRY(group_execute(group, &ops[i], deadline_us));
+    }
+    return 0;
+}
+
+static int check_all(struct solo_group *group, const struct solo_op *ops, uint32_t count)
+{
+    TRY(group_usable(group));
+    for (uint32_t i = 0; i < count; i++) {
+        TRY(op_check(&ops[i], group->rank, group->world));
+    }
+    return 0;
+}
+
+/* ---- the group's own thread ------------------------------------------------------------------ */
+
+/* With the mutex held: the next job once nobody is busy, or NULL when there is nothing. */
+static struct job *next_job(struct solo_group *group)
+{
+    while (group->busy || (!group->first && !group->closing)) {
+        pthread_cond_wait(&group->changed, &group->mutex);
+    }
+    struct job *job = group->first;
+    if (job) {
+        group->first = job->next;
+        group->last = group->first ? group->last : NULL;
+        group->queued--;
+        group->busy = true;
+    }
+    return job;
+}
+
+static void work(void *context)
+{
+    struct solo_group *group = context;
+    pthread_detach(pthread_self());
+    pthread_mutex_lock(&group->mutex);
+    for (struct job *job = next_job(group); job; job = next_job(group)) {
+        pthread_mutex_unlock(&group->mutex);
+        char text[SOLO_TEXT_MAX] = "";
+        int rc = execute_all(group, job->ops, job->count, job->deadline_us);
+        if (rc < 0) {
+            snprintf(text, sizeof text, "%s", err_text());
+        }
+        pthread_mutex_lock(&group->mutex);
+        group->busy = false;
+        pthread_cond_broadcast(&group->changed);
+        pthread_mutex_unlock(&group->mutex);
+        job->done(job->context, rc, text, group->rank);
+        free(job);
+        pthread_mutex_lock(&group->mutex);
+    }
+    pthread_mutex_unlock(&group->mutex);
+    group_release(group);
+}
+
+static int need_worker(struct solo_group *group)
+{
+    if (group->has_worker) {
+        return 0;
+    }
+    group_hold(group);
+    int rc = thread_start(&group->worker, "solo-group", work, group);
+    if (rc < 0) {
+        group_release(group);
+        return rc;
+    }
+    group->has_worker = true;
+    return 0;
+}
+
+static struct job *new_job(const struct solo_op *ops, uint32_t count)
+{
+    size_t parts = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        parts += ops[i].in_count + ops[i].out_count;
+    }
+    size_t head = sizeof(struct job) + count * sizeof *ops;
+    struct job *job = malloc(head + parts * sizeof(struct solo_part));
+    if (!job) {
+        err_set(SOLO_ENOMEM, "no memory for a posted collective of %zu tensors", parts);
+        return NULL;
+    }
+    struct solo_part *at = (struct solo_part *)(void *)((uint8_t *)job + head);
+    for (uint32_t i = 0; i < count; i++) {
+        struct solo_op *op = &job->ops[i];
+        *op = ops[i];
+        if (op->in_count) {
+            op->in = memcpy(at, ops[i].in, op->in_count * sizeof *at);
+            at += op->in_count;
+        }
+        if (op->out_count) {
+            op->out = memcpy(at, ops[i].out, op->out_count * sizeof *at);
+            at += op->out_count;
+        }
+    }
+    job->next = NULL;
+    job->count = count;
+    return job;
+}
+
+static int enqueue(struct solo_group *group, struct job *job)
+{
+    pthread_mutex_lock(&group->mutex);
+    int rc = group->queued < GROUP_QUEUED_MAX
+                 ? need_worker(group)
+                 : err_set(SOLO_ELIMIT, "%u collectives wait already: wait for some of them",
+                           GROUP_QUEUED_MAX);
+    if (rc == 0) {
+        if (group->last) {
+            group->last->next = job;
+        } else {
+            group->first = job;
+        }
+        group->last = job;
+        group->queued++;
+        pthread_cond_broadcast(&group->changed);
+    }
+    pthread_mutex_unlock(&group->mutex);
+    return rc;
+}
+
+int solo_group_post(struct solo_group *group, const struct solo_op *ops, uint32_t count,
+                    uint32_t timeout_ms, solo_done_fn done, void *context)
+{
+    TRY(check_all(group, ops, count));
+    struct job *job = new_job(ops, count);
+    if (!job) {
+        return SOLO_ENOMEM;
+    }
+    job->deadline_us = group_deadline(group, timeout_ms);
+    job->done = done;
+    job->context = context;
+    int rc = enqueue(group, job);
+    if (rc < 0) {
+        free(job);
+    }
+    return rc;
+}
+
+void group_drop_jobs(struct solo_group *group, int rc, const char *text)
+{
+    pthread_mutex_lock(&group->mutex);
+    struct job *job = group->first;
+    group->first = group->last = NULL;
+    group->queued = 0;
+    pthread_mutex_unlock(&group->mutex);
+    while (job) {
+        struct job *next = job->next;
+        job->done(job->context, rc, text, group->rank);
+        free(job);
+        job = next;
+    }
+}
+
+/* ---- inline ------------------------------------------------------------------------------------ */
+
+static void set_latch(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)source;
+    latch_set(context, rc, text);
+}
+
+static int run_behind_others(struct solo_group *group, const struct solo_op *ops, uint32_t count,
+                             uint32_t timeout_ms)
+{
+    struct latch latch;
+    latch_init(&latch);
+    int rc = solo_group_post(group, ops, count, timeout_ms, set_latch, &latch);
+    if (rc == 0) {
+        latch_wait(&latch, CLOCK_NEVER, &rc); /* the jobs themselves have deadlines */
+    }
+    latch_deinit(&latch);
+    return rc;
+}
+
+int solo_group_run(struct solo_group *group, const struct solo_op *ops, uint32_t count,
+                   uint32_t timeout_ms)
+{
+    TRY(check_all(group, ops, count));
+    pthread_mutex_lock(&group->mutex);
+    bool mine = !group->busy && !group->first;
+    group->busy = mine || group->busy;
+    pthread_mutex_unlock(&group->mutex);
+    if (!mine) {
+        return run_behind_others(group, ops, count, timeout_ms);
+    }
+    int rc = execute_all(group, ops, count, group_deadline(group, timeout_ms));
+    pthread_mutex_lock(&group->mutex);
+    group->busy = false;
+    if (group->first || group->closing) {
+        pthread_cond_broadcast(&group->changed);
+    }
+    pthread_mutex_unlock(&group->mutex);
+    return rc;
+}
