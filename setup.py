@@ -31,11 +31,14 @@ def torch_extension() -> Extension:
     return Extension(
         "solo._c10d",
         sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/c10d").glob("*.cpp")),
-        include_dirs=["csrc", "csrc/include", *cpp_extension.include_paths()],
+        include_dirs=["csrc", "csrc/include"],
         library_dirs=cpp_extension.library_paths(),
         libraries=["c10", "torch_cpu", "torch", "crypto"],
         define_macros=[("SOLO_TORCH_MAJOR", major), ("SOLO_TORCH_MINOR", minor)],
-        extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"],
+        extra_compile_args=[
+            "-std=c++20", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra",
+            *(f"-isystem{path}" for path in cpp_extension.include_paths()),  # no warnings of theirs
+        ],  # fmt: skip
         extra_objects=[f"{BUILD}/libsolo.a"],
         language="c++",
     )

@@ -5,11 +5,13 @@
 
 #include "c10d/errors.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
 // ---- opening ----------------------------------------------------------------------------------
 
-namespace {
+namespace
+{
 
 uint32_t timeout_ms(milliseconds timeout)
 {
@@ -26,8 +28,8 @@ std::string card_key(int rank)
 
 } // namespace
 
-std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store>& store,
-                                        const OpenOptions& options, const std::string& own)
+std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &store,
+                                        const OpenOptions &options, const std::string &own)
 {
     store->set(card_key(options.rank), std::vector<uint8_t>(own.begin(), own.end()));
     std::vector<std::string> keys;
@@ -36,7 +38,7 @@ std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store>& s
     }
     try {
         store->wait(keys, options.timeout);
-    } catch (const std::exception& error) {
+    } catch (const std::exception &error) {
         std::string missing;
         for (int i = 0; i < options.size; i++) {
             if (!store->check({keys[i]})) {
@@ -52,18 +54,18 @@ std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store>& s
     if (store->hasExtendedApi()) {
         values = store->multiGet(keys);
     } else {
-        for (const auto& key : keys) {
+        for (const auto &key : keys) {
             values.push_back(store->get(key));
         }
     }
     std::vector<std::string> cards;
-    for (const auto& value : values) {
+    for (const auto &value : values) {
         cards.emplace_back(value.begin(), value.end());
     }
     return cards;
 }
 
-SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store>& store, const OpenOptions& options)
+SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
     : Backend(options.rank, options.size), options_(options)
 {
     solo_group_config config{};
@@ -78,8 +80,8 @@ SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store>& store, const Ope
     check(solo_group_prepare(&config, &group_, card));
     try {
         const auto cards = exchange_cards(store, options_, card);
-        std::vector<const char*> texts;
-        for (const auto& text : cards) {
+        std::vector<const char *> texts;
+        for (const auto &text : cards) {
             texts.push_back(text.c_str());
         }
         check(solo_group_connect(group_, texts.data(), 0));
@@ -97,7 +99,8 @@ SoloBackend::~SoloBackend()
 
 // ---- running ----------------------------------------------------------------------------------
 
-namespace {
+namespace
+{
 
 // What an asynchronous call keeps alive until it is done.
 struct Pending {
@@ -105,7 +108,7 @@ struct Pending {
     Call call;
 };
 
-void finish(SoloWork& work, Call& call, int rc, const std::string& text)
+void finish(SoloWork &work, Call &call, int rc, const std::string &text)
 {
     std::exception_ptr error;
     try {
@@ -121,27 +124,26 @@ void finish(SoloWork& work, Call& call, int rc, const std::string& text)
 }
 
 // On the group's thread; nothing may be thrown into C.
-void on_done(void* context, int rc, const char* text, uint32_t source)
+void on_done(void *context, int rc, const char *text, uint32_t source)
 {
-    std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
+    std::unique_ptr<Pending> pending(static_cast<Pending *>(context));
     try {
         pending->work->set_source(static_cast<int>(source));
         finish(*pending->work, pending->call, rc, text);
-    } catch (const std::exception& error) {
+    } catch (const std::exception &error) {
         TORCH_WARN("solo: a callback on a finished call failed: ", error.what());
     }
 }
 
 } // namespace
 
-c10::intrusive_ptr<SoloWork> SoloBackend::new_work(Kind kind, const std::optional<Tensors>& inputs,
+c10::intrusive_ptr<SoloWork> SoloBackend::new_work(Kind kind, const std::optional<Tensors> &inputs,
                                                    Tensors outputs)
 {
     auto work = c10::make_intrusive<SoloWork>(rank_, kind.type, kind.title, inputs,
-                                              std::move(outputs),
-                                              solo_group_sequence(group_));
+                                              std::move(outputs), solo_group_sequence(group_));
     if (onCompletionHook_) {
-        work->on_complete([hook = onCompletionHook_](SoloWork& done) {
+        work->on_complete([hook = onCompletionHook_](SoloWork &done) {
             const auto now = std::chrono::steady_clock::now();
             hook(std::make_shared<c10d::WorkInfo>(done.type(), done.getSequencenumber(),
                                                   done.begun(), now, now - done.begun()));
@@ -159,7 +161,7 @@ WorkPtr SoloBackend::enlist(c10::intrusive_ptr<SoloWork> work)
     return work;
 }
 
-WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors>& inputs,
+WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors> &inputs,
                          Tensors outputs, milliseconds timeout, bool async)
 {
     auto work = new_work(kind, inputs, std::move(outputs));
@@ -181,31 +183,32 @@ WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors>& inp
 
 // ---- collectives ------------------------------------------------------------------------------
 
-namespace {
+namespace
+{
 
-const at::Tensor& only(const Tensors& tensors, const char* name)
+const at::Tensor &only(const Tensors &tensors, const char *name)
 {
     TORCH_CHECK(tensors.size() == 1, "solo: ", name, " takes one tensor, not ", tensors.size());
     return tensors[0];
 }
 
-const Tensors& only(const TensorLists& lists, const char* name)
+const Tensors &only(const TensorLists &lists, const char *name)
 {
     TORCH_CHECK(lists.size() == 1, "solo: ", name, " takes one list of tensors, not ",
                 lists.size());
     return lists[0];
 }
 
-void same_dtype(const Tensors& tensors, const at::Tensor& as, const char* name)
+void same_dtype(const Tensors &tensors, const at::Tensor &as, const char *name)
 {
-    for (const auto& tensor : tensors) {
+    for (const auto &tensor : tensors) {
         TORCH_CHECK(tensor.scalar_type() == as.scalar_type(), "solo: ", name, " of ",
                     as.scalar_type(), " and ", tensor.scalar_type(),
                     ": one call takes tensors of one dtype");
     }
 }
 
-void times_larger(const at::Tensor& large, const at::Tensor& small, int times, const char* name)
+void times_larger(const at::Tensor &large, const at::Tensor &small, int times, const char *name)
 {
     TORCH_CHECK(large.scalar_type() == small.scalar_type() &&
                     large.numel() == small.numel() * times,
@@ -215,9 +218,9 @@ void times_larger(const at::Tensor& large, const at::Tensor& small, int times, c
 
 } // namespace
 
-WorkPtr SoloBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts)
+WorkPtr SoloBackend::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts)
 {
-    const auto& tensor = only(tensors, "broadcast");
+    const auto &tensor = only(tensors, "broadcast");
     Call call;
     const auto part = opts.rootRank == rank_ ? call.in(tensor) : call.out(tensor);
     call.add(SOLO_OP_BROADCAST, dtype_of(tensor), {}, {part}, opts.rootRank);
@@ -225,9 +228,9 @@ WorkPtr SoloBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts)
+WorkPtr SoloBackend::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts)
 {
-    const auto& tensor = only(tensors, "all_reduce");
+    const auto &tensor = only(tensors, "all_reduce");
     if (tensor.is_sparse()) {
         return allreduce_sparse(tensors, opts);
     }
@@ -238,11 +241,11 @@ WorkPtr SoloBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::allreduce_coalesced(Tensors& tensors,
-                                         const c10d::AllreduceCoalescedOptions& opts)
+WorkPtr SoloBackend::allreduce_coalesced(Tensors &tensors,
+                                         const c10d::AllreduceCoalescedOptions &opts)
 {
     Call call;
-    for (const auto& tensor : tensors) {
+    for (const auto &tensor : tensors) {
         const auto part = call.in_out(tensor);
         call.add(SOLO_OP_ALLREDUCE, dtype_of(tensor), {part}, {part}, 0, &opts.reduceOp);
     }
@@ -252,16 +255,16 @@ WorkPtr SoloBackend::allreduce_coalesced(Tensors& tensors,
 
 // Sizes first, then indices and values of everyone, summed in rank order. Done before it
 // returns: the later steps depend on what the first ones bring.
-WorkPtr SoloBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts)
+WorkPtr SoloBackend::allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts)
 {
-    const auto& tensor = only(tensors, "sparse all_reduce");
+    const auto &tensor = only(tensors, "sparse all_reduce");
     TORCH_CHECK(tensor.is_sparse(), "solo: sparse all_reduce of a dense tensor");
     TORCH_CHECK_NOT_IMPLEMENTED(opts.reduceOp.op_ == c10d::ReduceOp::SUM,
                                 "solo: sparse tensors can only be summed");
-    auto work = new_work({c10d::OpType::_ALLREDUCE_SPARSE, "solo:sparse_all_reduce"}, tensors,
-                         tensors);
+    auto work =
+        new_work({c10d::OpType::_ALLREDUCE_SPARSE, "solo:sparse_all_reduce"}, tensors, tensors);
     const auto own = tensor.coalesce();
-    auto gather = [&](const at::Tensor& mine, const Tensors& all) {
+    auto gather = [&](const at::Tensor &mine, const Tensors &all) {
         Call call;
         auto parts = call.out_each(all);
         call.add(SOLO_OP_ALLGATHER, dtype_of(mine), {call.in(mine)}, std::move(parts));
@@ -272,7 +275,7 @@ WorkPtr SoloBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOpt
         counts.push_back(at::empty({1}, at::kLong));
     }
     gather(at::full({1}, own._nnz(), at::kLong), counts);
-    for (const auto& count : counts) {
+    for (const auto &count : counts) {
         const auto nnz = count.item<int64_t>();
         auto shape = own.values().sizes().vec();
         shape[0] = nnz;
@@ -292,9 +295,9 @@ WorkPtr SoloBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOpt
     return enlist(work);
 }
 
-WorkPtr SoloBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts)
+WorkPtr SoloBackend::reduce(Tensors &tensors, const c10d::ReduceOptions &opts)
 {
-    const auto& tensor = only(tensors, "reduce");
+    const auto &tensor = only(tensors, "reduce");
     Call call;
     const bool root = opts.rootRank == rank_;
     const auto part = root ? call.in_out(tensor) : call.in(tensor);
@@ -304,11 +307,11 @@ WorkPtr SoloBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts)
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                               const c10d::AllgatherOptions& opts)
+WorkPtr SoloBackend::allgather(TensorLists &outputs, Tensors &inputs,
+                               const c10d::AllgatherOptions &opts)
 {
-    const auto& input = only(inputs, "all_gather");
-    const auto& list = only(outputs, "all_gather");
+    const auto &input = only(inputs, "all_gather");
+    const auto &list = only(outputs, "all_gather");
     same_dtype(list, input, "all_gather");
     Call call;
     auto parts = call.out_each(list);
@@ -317,17 +320,18 @@ WorkPtr SoloBackend::allgather(TensorLists& outputs, Tensors& inputs,
                opts.timeout, opts.asyncOp);
 }
 
-namespace {
+namespace
+{
 
-void add_allgather(Call& call, const at::Tensor& output, const at::Tensor& input, int size)
+void add_allgather(Call &call, const at::Tensor &output, const at::Tensor &input, int size)
 {
     times_larger(output, input, size, "all_gather_into_tensor");
     const auto dtype = dtype_of(input);
     call.add(SOLO_OP_ALLGATHER, dtype, {call.in(input)}, Call::cut(call.out(output), dtype, size));
 }
 
-void add_reduce_scatter(Call& call, const at::Tensor& output, const at::Tensor& input, int size,
-                        const c10d::ReduceOp& op)
+void add_reduce_scatter(Call &call, const at::Tensor &output, const at::Tensor &input, int size,
+                        const c10d::ReduceOp &op)
 {
     times_larger(input, output, size, "reduce_scatter_tensor");
     const auto dtype = dtype_of(input);
@@ -337,17 +341,17 @@ void add_reduce_scatter(Call& call, const at::Tensor& output, const at::Tensor& 
 
 } // namespace
 
-WorkPtr SoloBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                     const c10d::AllgatherOptions& opts)
+WorkPtr SoloBackend::_allgather_base(at::Tensor &output, at::Tensor &input,
+                                     const c10d::AllgatherOptions &opts)
 {
     Call call;
     add_allgather(call, output, input, size_);
-    return run(std::move(call), {c10d::OpType::_ALLGATHER_BASE, "solo:all_gather"},
-               Tensors{input}, {output}, opts.timeout, opts.asyncOp);
+    return run(std::move(call), {c10d::OpType::_ALLGATHER_BASE, "solo:all_gather"}, Tensors{input},
+               {output}, opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                         const c10d::AllgatherOptions& opts)
+WorkPtr SoloBackend::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
+                                         const c10d::AllgatherOptions &opts)
 {
     // outputs[rank][i] belongs to inputs[i].
     TORCH_CHECK(outputs.size() == static_cast<size_t>(size_),
@@ -357,10 +361,9 @@ WorkPtr SoloBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
     Tensors flat;
     for (size_t i = 0; i < inputs.size(); i++) {
         Tensors list;
-        for (const auto& of_rank : outputs) {
-            TORCH_CHECK(of_rank.size() == inputs.size(),
-                        "solo: all_gather_coalesced of ", inputs.size(), " tensors into ",
-                        of_rank.size());
+        for (const auto &of_rank : outputs) {
+            TORCH_CHECK(of_rank.size() == inputs.size(), "solo: all_gather_coalesced of ",
+                        inputs.size(), " tensors into ", of_rank.size());
             list.push_back(of_rank[i]);
         }
         same_dtype(list, inputs[i], "all_gather_coalesced");
@@ -372,8 +375,8 @@ WorkPtr SoloBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                std::move(flat), opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                     const c10d::AllgatherOptions& opts)
+WorkPtr SoloBackend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                     const c10d::AllgatherOptions &opts)
 {
     TORCH_CHECK(outputs.size() == inputs.size(), "solo: ", inputs.size(), " inputs, ",
                 outputs.size(), " outputs");
@@ -385,9 +388,9 @@ WorkPtr SoloBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& 
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts)
+WorkPtr SoloBackend::gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts)
 {
-    const auto& input = only(inputs, "gather");
+    const auto &input = only(inputs, "gather");
     Call call;
     Call::Parts parts;
     Tensors list;
@@ -396,18 +399,18 @@ WorkPtr SoloBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::G
         same_dtype(list, input, "gather");
         parts = call.out_each(list);
     } else {
-        TORCH_CHECK(outputs.empty() || outputs[0].empty(),
-                    "solo: gather to rank ", opts.rootRank, ": only it may give outputs");
+        TORCH_CHECK(outputs.empty() || outputs[0].empty(), "solo: gather to rank ", opts.rootRank,
+                    ": only it may give outputs");
     }
     call.add(SOLO_OP_GATHER, dtype_of(input), {call.in(input)}, std::move(parts), opts.rootRank);
     return run(std::move(call), {c10d::OpType::GATHER, "solo:gather"}, inputs, std::move(list),
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                             const c10d::ScatterOptions& opts)
+WorkPtr SoloBackend::scatter(Tensors &outputs, TensorLists &inputs,
+                             const c10d::ScatterOptions &opts)
 {
-    const auto& output = only(outputs, "scatter");
+    const auto &output = only(outputs, "scatter");
     Call call;
     Call::Parts parts;
     Tensors list;
@@ -416,21 +419,20 @@ WorkPtr SoloBackend::scatter(Tensors& outputs, TensorLists& inputs,
         same_dtype(list, output, "scatter");
         parts = call.in_each(list);
     } else {
-        TORCH_CHECK(inputs.empty() || inputs[0].empty(),
-                    "solo: scatter from rank ", opts.rootRank, ": only it may give inputs");
+        TORCH_CHECK(inputs.empty() || inputs[0].empty(), "solo: scatter from rank ", opts.rootRank,
+                    ": only it may give inputs");
     }
     call.add(SOLO_OP_SCATTER, dtype_of(output), std::move(parts), {call.out(output)},
              opts.rootRank);
     return run(std::move(call), {c10d::OpType::SCATTER, "solo:scatter"},
-               list.empty() ? std::optional<Tensors>() : list, outputs, opts.timeout,
-               opts.asyncOp);
+               list.empty() ? std::optional<Tensors>() : list, outputs, opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                                    const c10d::ReduceScatterOptions& opts)
+WorkPtr SoloBackend::reduce_scatter(Tensors &outputs, TensorLists &inputs,
+                                    const c10d::ReduceScatterOptions &opts)
 {
-    const auto& output = only(outputs, "reduce_scatter");
-    const auto& list = only(inputs, "reduce_scatter");
+    const auto &output = only(outputs, "reduce_scatter");
+    const auto &list = only(inputs, "reduce_scatter");
     same_dtype(list, output, "reduce_scatter");
     Call call;
     auto parts = call.in_each(list);
@@ -440,8 +442,8 @@ WorkPtr SoloBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                outputs, opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                          const c10d::ReduceScatterOptions& opts)
+WorkPtr SoloBackend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                          const c10d::ReduceScatterOptions &opts)
 {
     Call call;
     add_reduce_scatter(call, output, input, size_, opts.reduceOp);
@@ -449,8 +451,8 @@ WorkPtr SoloBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                Tensors{input}, {output}, opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                     const c10d::ReduceScatterOptions& opts)
+WorkPtr SoloBackend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                     const c10d::ReduceScatterOptions &opts)
 {
     TORCH_CHECK(outputs.size() == inputs.size(), "solo: ", inputs.size(), " inputs, ",
                 outputs.size(), " outputs");
@@ -463,16 +465,17 @@ WorkPtr SoloBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
                outputs, opts.timeout, opts.asyncOp);
 }
 
-namespace {
+namespace
+{
 
 // Rows for each rank as elements for each rank; no rows: equal shares.
-std::vector<uint64_t> elements_of(const at::Tensor& tensor, const std::vector<int64_t>& rows,
-                                  int size, const char* which)
+std::vector<uint64_t> elements_of(const at::Tensor &tensor, const std::vector<int64_t> &rows,
+                                  int size, const char *which)
 {
     const int64_t total = tensor.dim() ? tensor.size(0) : tensor.numel();
     if (rows.empty()) {
-        TORCH_CHECK(total % size == 0, "solo: all_to_all_single without split sizes: ", total,
-                    " ", which, " rows cannot be shared out to ", size, " ranks");
+        TORCH_CHECK(total % size == 0, "solo: all_to_all_single without split sizes: ", total, " ",
+                    which, " rows cannot be shared out to ", size, " ranks");
         return std::vector<uint64_t>(size, tensor.numel() / size);
     }
     TORCH_CHECK(rows.size() == static_cast<size_t>(size), "solo: all_to_all_single needs ", size,
@@ -492,24 +495,23 @@ std::vector<uint64_t> elements_of(const at::Tensor& tensor, const std::vector<in
 
 } // namespace
 
-WorkPtr SoloBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                   std::vector<int64_t>& output_rows,
-                                   std::vector<int64_t>& input_rows,
-                                   const c10d::AllToAllOptions& opts)
+WorkPtr SoloBackend::alltoall_base(at::Tensor &output, at::Tensor &input,
+                                   std::vector<int64_t> &output_rows,
+                                   std::vector<int64_t> &input_rows,
+                                   const c10d::AllToAllOptions &opts)
 {
     same_dtype({output}, input, "all_to_all_single");
     const auto dtype = dtype_of(input);
     Call call;
     auto in = Call::cut(call.in(input), dtype, elements_of(input, input_rows, size_, "input"));
-    auto out = Call::cut(call.out(output), dtype,
-                         elements_of(output, output_rows, size_, "output"));
+    auto out =
+        Call::cut(call.out(output), dtype, elements_of(output, output_rows, size_, "output"));
     call.add(SOLO_OP_ALLTOALL, dtype, std::move(in), std::move(out));
     return run(std::move(call), {c10d::OpType::ALLTOALL_BASE, "solo:all_to_all"}, Tensors{input},
                {output}, opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                              const c10d::AllToAllOptions& opts)
+WorkPtr SoloBackend::alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts)
 {
     TORCH_CHECK(inputs.size() == static_cast<size_t>(size_) && outputs.size() == inputs.size(),
                 "solo: all_to_all of ", size_, " ranks with ", inputs.size(), " inputs and ",
@@ -524,7 +526,7 @@ WorkPtr SoloBackend::alltoall(Tensors& outputs, Tensors& inputs,
                opts.timeout, opts.asyncOp);
 }
 
-WorkPtr SoloBackend::barrier(const c10d::BarrierOptions& opts)
+WorkPtr SoloBackend::barrier(const c10d::BarrierOptions &opts)
 {
     Call call;
     call.add(SOLO_OP_BARRIER, SOLO_BYTES, {}, {});
@@ -532,16 +534,16 @@ WorkPtr SoloBackend::barrier(const c10d::BarrierOptions& opts)
                opts.timeout, opts.asyncOp);
 }
 
-void SoloBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks)
+void SoloBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks)
 {
     check(solo_group_monitored_barrier(group_, timeout_ms(opts.timeout), wait_all_ranks));
 }
 
 // ---- messages ---------------------------------------------------------------------------------
 
-WorkPtr SoloBackend::message(Tensors& tensors, Kind kind, int peer, int tag, bool receive)
+WorkPtr SoloBackend::message(Tensors &tensors, Kind kind, int peer, int tag, bool receive)
 {
-    const auto& tensor = only(tensors, kind.title);
+    const auto &tensor = only(tensors, kind.title);
     auto work = new_work(kind, tensors, receive ? tensors : Tensors{});
     auto pending = std::make_unique<Pending>();
     pending->work = work;
@@ -557,17 +559,17 @@ WorkPtr SoloBackend::message(Tensors& tensors, Kind kind, int peer, int tag, boo
     return enlist(work);
 }
 
-WorkPtr SoloBackend::send(Tensors& tensors, int to, int tag)
+WorkPtr SoloBackend::send(Tensors &tensors, int to, int tag)
 {
     return message(tensors, {c10d::OpType::SEND, "solo:send"}, to, tag, false);
 }
 
-WorkPtr SoloBackend::recv(Tensors& tensors, int from, int tag)
+WorkPtr SoloBackend::recv(Tensors &tensors, int from, int tag)
 {
     return message(tensors, {c10d::OpType::RECV, "solo:recv"}, from, tag, true);
 }
 
-WorkPtr SoloBackend::recvAnysource(Tensors& tensors, int tag)
+WorkPtr SoloBackend::recvAnysource(Tensors &tensors, int tag)
 {
     return message(tensors, {c10d::OpType::RECVANYSOURCE, "solo:recvAnySource"},
                    static_cast<int>(SOLO_ANY_SOURCE), tag, true);
@@ -600,7 +602,7 @@ WorkPtr SoloBackend::endCoalescing()
     };
     auto rest = std::make_shared<Rest>();
     rest->count = works.size() + 1;
-    auto one_less = [all, rest](const std::exception_ptr& error) {
+    auto one_less = [all, rest](const std::exception_ptr &error) {
         std::unique_lock<std::mutex> guard(rest->mutex);
         rest->error = rest->error ? rest->error : error;
         if (--rest->count == 0) {
@@ -608,8 +610,8 @@ WorkPtr SoloBackend::endCoalescing()
             all->complete(rest->error);
         }
     };
-    for (const auto& work : works) {
-        work->getFuture()->addCallback([one_less](c10::ivalue::Future& future) {
+    for (const auto &work : works) {
+        work->getFuture()->addCallback([one_less](c10::ivalue::Future &future) {
             one_less(future.hasError() ? future.exception_ptr() : nullptr);
         });
     }
@@ -637,9 +639,9 @@ uint64_t SoloBackend::getSequenceNumberForGroup()
     return solo_group_sequence(group_);
 }
 
-c10::intrusive_ptr<c10d::Backend> SoloBackend::split(
-    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-    const c10::intrusive_ptr<Options>& opts)
+c10::intrusive_ptr<c10d::Backend> SoloBackend::split(const c10::intrusive_ptr<c10d::Store> &store,
+                                                     const std::vector<int> &ranks,
+                                                     const c10::intrusive_ptr<Options> &opts)
 {
     const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
     if (mine == ranks.end()) {
@@ -657,7 +659,7 @@ c10::intrusive_ptr<c10d::Backend> SoloBackend::split(
 }
 
 void SoloBackend::registerOnCompletionHook(
-    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook)
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook)
 {
     TORCH_CHECK(!onCompletionHook_, "solo: an on-completion hook is registered already");
     onCompletionHook_ = std::move(hook);
@@ -671,10 +673,14 @@ void SoloBackend::waitForPendingWorks()
 c10d::ErrorType SoloBackend::getError()
 {
     switch (solo_group_health(group_)) {
-    case 0: return c10d::ErrorType::SUCCESS;
-    case SOLO_ETIMEDOUT: return c10d::ErrorType::TIMEOUT;
-    case SOLO_ECLOSED: return c10d::ErrorType::REMOTE_ERROR;
-    default: return c10d::ErrorType::COMM_ERROR;
+    case 0:
+        return c10d::ErrorType::SUCCESS;
+    case SOLO_ETIMEDOUT:
+        return c10d::ErrorType::TIMEOUT;
+    case SOLO_ECLOSED:
+        return c10d::ErrorType::REMOTE_ERROR;
+    default:
+        return c10d::ErrorType::COMM_ERROR;
     }
 }
 
@@ -701,4 +707,4 @@ std::unordered_map<std::string, uint64_t> SoloBackend::getMemoryStats()
             {"connections", stats.connections}};
 }
 
-} // namespace solo
+} // namespace solo_c10d

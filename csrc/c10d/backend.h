@@ -7,7 +7,8 @@
 #include "c10d/call.h"
 #include "c10d/work.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
 using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
@@ -22,58 +23,69 @@ struct OpenOptions {
     std::string store_host; // whose route is our address; "" if the store has none
 };
 
-class SoloBackend : public c10d::Backend {
+class SoloBackend : public c10d::Backend
+{
   public:
     // Meets the other ranks through the store; throws if some do not come.
-    SoloBackend(const c10::intrusive_ptr<c10d::Store>& store, const OpenOptions& options);
+    SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options);
     ~SoloBackend() override;
 
     // Collectives.
-    WorkPtr broadcast(Tensors&, const c10d::BroadcastOptions&) override;
-    WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override;
-    WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override;
-    WorkPtr allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&) override;
-    WorkPtr reduce(Tensors&, const c10d::ReduceOptions&) override;
-    WorkPtr allgather(TensorLists&, Tensors&, const c10d::AllgatherOptions&) override;
-    WorkPtr _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override;
-    WorkPtr allgather_coalesced(TensorLists&, Tensors&, const c10d::AllgatherOptions&) override;
-    WorkPtr allgather_into_tensor_coalesced(Tensors&, Tensors&,
-                                            const c10d::AllgatherOptions&) override;
-    WorkPtr gather(TensorLists&, Tensors&, const c10d::GatherOptions&) override;
-    WorkPtr scatter(Tensors&, TensorLists&, const c10d::ScatterOptions&) override;
-    WorkPtr reduce_scatter(Tensors&, TensorLists&, const c10d::ReduceScatterOptions&) override;
-    WorkPtr _reduce_scatter_base(at::Tensor&, at::Tensor&,
-                                 const c10d::ReduceScatterOptions&) override;
-    WorkPtr reduce_scatter_tensor_coalesced(Tensors&, Tensors&,
-                                            const c10d::ReduceScatterOptions&) override;
-    WorkPtr alltoall_base(at::Tensor&, at::Tensor&, std::vector<int64_t>&, std::vector<int64_t>&,
-                          const c10d::AllToAllOptions&) override;
-    WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
-    WorkPtr barrier(const c10d::BarrierOptions&) override;
-    void monitoredBarrier(const c10d::BarrierOptions&, bool wait_all_ranks) override;
+    WorkPtr broadcast(Tensors &, const c10d::BroadcastOptions &) override;
+    WorkPtr allreduce(Tensors &, const c10d::AllreduceOptions &) override;
+    WorkPtr allreduce_sparse(Tensors &, const c10d::AllreduceOptions &) override;
+    WorkPtr allreduce_coalesced(Tensors &, const c10d::AllreduceCoalescedOptions &) override;
+    WorkPtr reduce(Tensors &, const c10d::ReduceOptions &) override;
+    WorkPtr allgather(TensorLists &, Tensors &, const c10d::AllgatherOptions &) override;
+    WorkPtr _allgather_base(at::Tensor &, at::Tensor &, const c10d::AllgatherOptions &) override;
+    WorkPtr allgather_coalesced(TensorLists &, Tensors &, const c10d::AllgatherOptions &) override;
+    WorkPtr allgather_into_tensor_coalesced(Tensors &, Tensors &,
+                                            const c10d::AllgatherOptions &) override;
+    WorkPtr gather(TensorLists &, Tensors &, const c10d::GatherOptions &) override;
+    WorkPtr scatter(Tensors &, TensorLists &, const c10d::ScatterOptions &) override;
+    WorkPtr reduce_scatter(Tensors &, TensorLists &, const c10d::ReduceScatterOptions &) override;
+    WorkPtr _reduce_scatter_base(at::Tensor &, at::Tensor &,
+                                 const c10d::ReduceScatterOptions &) override;
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &, Tensors &,
+                                            const c10d::ReduceScatterOptions &) override;
+    WorkPtr alltoall_base(at::Tensor &, at::Tensor &, std::vector<int64_t> &,
+                          std::vector<int64_t> &, const c10d::AllToAllOptions &) override;
+    WorkPtr alltoall(Tensors &, Tensors &, const c10d::AllToAllOptions &) override;
+    WorkPtr barrier(const c10d::BarrierOptions &) override;
+    void monitoredBarrier(const c10d::BarrierOptions &, bool wait_all_ranks) override;
 
     // Messages.
-    WorkPtr send(Tensors&, int to, int tag) override;
-    WorkPtr recv(Tensors&, int from, int tag) override;
-    WorkPtr recvAnysource(Tensors&, int tag) override;
+    WorkPtr send(Tensors &, int to, int tag) override;
+    WorkPtr recv(Tensors &, int from, int tag) override;
+    WorkPtr recvAnysource(Tensors &, int tag) override;
 
     // Several calls as one.
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
 
     // Life, groups, health.
-    const std::string getBackendName() const override { return "solo"; }
+    const std::string getBackendName() const override
+    {
+        return "solo";
+    }
     c10::intrusive_ptr<Options> getBackendOptions() override;
-    bool supportsSplitting() const override { return true; }
+    bool supportsSplitting() const override
+    {
+        return true;
+    }
     void setTimeout(milliseconds) override;
-    void setSequenceNumberForGroup() override {}
+    void setSequenceNumberForGroup() override
+    {
+    }
     uint64_t getSequenceNumberForGroup() override;
-    c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>&,
-                                      const std::vector<int>& ranks,
-                                      const c10::intrusive_ptr<Options>&) override;
-    void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&&) override;
+    c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &,
+                                      const std::vector<int> &ranks,
+                                      const c10::intrusive_ptr<Options> &) override;
+    void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&) override;
     void waitForPendingWorks() override;
-    void enableCollectivesTiming() override {} // always on
+    void enableCollectivesTiming() override
+    {
+    } // always on
     c10d::ErrorType getError() override;
     void abort() override;
     void shutdown() override;
@@ -82,16 +94,16 @@ class SoloBackend : public c10d::Backend {
   private:
     struct Kind { // what a call is called
         c10d::OpType type;
-        const char* title;
+        const char *title;
     };
-    WorkPtr run(Call call, Kind kind, const std::optional<Tensors>& inputs, Tensors outputs,
+    WorkPtr run(Call call, Kind kind, const std::optional<Tensors> &inputs, Tensors outputs,
                 milliseconds timeout, bool async);
-    WorkPtr message(Tensors& tensors, Kind kind, int peer, int tag, bool receive);
-    c10::intrusive_ptr<SoloWork> new_work(Kind kind, const std::optional<Tensors>& inputs,
+    WorkPtr message(Tensors &tensors, Kind kind, int peer, int tag, bool receive);
+    c10::intrusive_ptr<SoloWork> new_work(Kind kind, const std::optional<Tensors> &inputs,
                                           Tensors outputs);
     WorkPtr enlist(c10::intrusive_ptr<SoloWork> work);
 
-    solo_group* group_ = nullptr;
+    solo_group *group_ = nullptr;
     OpenOptions options_;
     std::mutex mutex_;
     bool coalescing_ = false;
@@ -99,7 +111,7 @@ class SoloBackend : public c10d::Backend {
 };
 
 // The store's word for every rank, in rank order; throws naming those that did not come.
-std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store>& store,
-                                        const OpenOptions& options, const std::string& own);
+std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &store,
+                                        const OpenOptions &options, const std::string &own);
 
-} // namespace solo
+} // namespace solo_c10d

@@ -1,36 +1,59 @@
 #include "c10d/call.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
-solo_dtype dtype_of(const at::Tensor& tensor)
+solo_dtype dtype_of(const at::Tensor &tensor)
 {
     switch (tensor.scalar_type()) {
-    case at::kFloat: return SOLO_F32;
-    case at::kDouble: return SOLO_F64;
-    case at::kHalf: return SOLO_F16;
-    case at::kBFloat16: return SOLO_BF16;
-    case at::kFloat8_e4m3fn: return SOLO_F8E4M3;
-    case at::kFloat8_e5m2: return SOLO_F8E5M2;
-    case at::kFloat8_e4m3fnuz: return SOLO_F8E4M3Z;
-    case at::kFloat8_e5m2fnuz: return SOLO_F8E5M2Z;
-    case at::kFloat8_e8m0fnu: return SOLO_F8E8M0;
-    case at::kChar: return SOLO_I8;
-    case at::kByte: return SOLO_U8;
-    case at::kShort: return SOLO_I16;
-    case at::kUInt16: return SOLO_U16;
-    case at::kInt: return SOLO_I32;
-    case at::kUInt32: return SOLO_U32;
-    case at::kLong: return SOLO_I64;
-    case at::kUInt64: return SOLO_U64;
-    case at::kBool: return SOLO_BOOL;
-    case at::kComplexFloat: return SOLO_C64;
-    case at::kComplexDouble: return SOLO_C128;
-    case at::kComplexHalf: return SOLO_C32;
-    default: return SOLO_BYTES; // quantised and packed ones move, and cannot be reduced
+    case at::kFloat:
+        return SOLO_F32;
+    case at::kDouble:
+        return SOLO_F64;
+    case at::kHalf:
+        return SOLO_F16;
+    case at::kBFloat16:
+        return SOLO_BF16;
+    case at::kFloat8_e4m3fn:
+        return SOLO_F8E4M3;
+    case at::kFloat8_e5m2:
+        return SOLO_F8E5M2;
+    case at::kFloat8_e4m3fnuz:
+        return SOLO_F8E4M3Z;
+    case at::kFloat8_e5m2fnuz:
+        return SOLO_F8E5M2Z;
+    case at::kFloat8_e8m0fnu:
+        return SOLO_F8E8M0;
+    case at::kChar:
+        return SOLO_I8;
+    case at::kByte:
+        return SOLO_U8;
+    case at::kShort:
+        return SOLO_I16;
+    case at::kUInt16:
+        return SOLO_U16;
+    case at::kInt:
+        return SOLO_I32;
+    case at::kUInt32:
+        return SOLO_U32;
+    case at::kLong:
+        return SOLO_I64;
+    case at::kUInt64:
+        return SOLO_U64;
+    case at::kBool:
+        return SOLO_BOOL;
+    case at::kComplexFloat:
+        return SOLO_C64;
+    case at::kComplexDouble:
+        return SOLO_C128;
+    case at::kComplexHalf:
+        return SOLO_C32;
+    default:
+        return SOLO_BYTES; // quantised and packed ones move, and cannot be reduced
     }
 }
 
-solo_part Call::packed(const at::Tensor& tensor, bool read, bool written)
+solo_part Call::packed(const at::Tensor &tensor, bool read, bool written)
 {
     TORCH_CHECK(tensor.device().is_cpu(), "solo: this group serves CPU tensors, not ",
                 tensor.device());
@@ -52,49 +75,48 @@ solo_part Call::packed(const at::Tensor& tensor, bool read, bool written)
     return {count ? memory.data_ptr() : nullptr, count};
 }
 
-solo_part Call::in(const at::Tensor& tensor)
+solo_part Call::in(const at::Tensor &tensor)
 {
     return packed(tensor, true, false);
 }
 
-solo_part Call::out(const at::Tensor& tensor)
+solo_part Call::out(const at::Tensor &tensor)
 {
     return packed(tensor, false, true);
 }
 
-solo_part Call::in_out(const at::Tensor& tensor)
+solo_part Call::in_out(const at::Tensor &tensor)
 {
     return packed(tensor, true, true);
 }
 
-Call::Parts Call::in_each(const std::vector<at::Tensor>& tensors)
+Call::Parts Call::in_each(const std::vector<at::Tensor> &tensors)
 {
     Parts parts;
-    for (const auto& tensor : tensors) {
+    for (const auto &tensor : tensors) {
         parts.push_back(in(tensor));
     }
     return parts;
 }
 
-Call::Parts Call::out_each(const std::vector<at::Tensor>& tensors)
+Call::Parts Call::out_each(const std::vector<at::Tensor> &tensors)
 {
     Parts parts;
-    for (const auto& tensor : tensors) {
+    for (const auto &tensor : tensors) {
         parts.push_back(out(tensor));
     }
     return parts;
 }
 
-Call::Parts Call::cut(const solo_part& whole, solo_dtype dtype, size_t count)
+Call::Parts Call::cut(const solo_part &whole, solo_dtype dtype, size_t count)
 {
     return cut(whole, dtype, std::vector<uint64_t>(count, whole.count / count));
 }
 
-Call::Parts Call::cut(const solo_part& whole, solo_dtype dtype,
-                      const std::vector<uint64_t>& counts)
+Call::Parts Call::cut(const solo_part &whole, solo_dtype dtype, const std::vector<uint64_t> &counts)
 {
     Parts parts;
-    auto* at = static_cast<uint8_t*>(whole.bytes);
+    auto *at = static_cast<uint8_t *>(whole.bytes);
     for (uint64_t count : counts) {
         parts.push_back({count ? at : nullptr, count});
         at += count * solo_dtype_bytes(dtype);
@@ -102,29 +124,40 @@ Call::Parts Call::cut(const solo_part& whole, solo_dtype dtype,
     return parts;
 }
 
-namespace {
-
-double factor_of(const c10d::ReduceOp& op)
+namespace
 {
-    const auto* supplement = dynamic_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+
+double factor_of(const c10d::ReduceOp &op)
+{
+    const auto *supplement = dynamic_cast<c10d::PreMulSumSupplement *>(op.supplement_.get());
     TORCH_CHECK(supplement, "solo: PREMUL_SUM without its factor");
     return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
                                                : supplement->double_factor;
 }
 
-solo_reduce reduce_of(const c10d::ReduceOp& op)
+solo_reduce reduce_of(const c10d::ReduceOp &op)
 {
     switch (op.op_) {
-    case c10d::ReduceOp::SUM: return SOLO_REDUCE_SUM;
-    case c10d::ReduceOp::AVG: return SOLO_REDUCE_AVG;
-    case c10d::ReduceOp::PRODUCT: return SOLO_REDUCE_PRODUCT;
-    case c10d::ReduceOp::MIN: return SOLO_REDUCE_MIN;
-    case c10d::ReduceOp::MAX: return SOLO_REDUCE_MAX;
-    case c10d::ReduceOp::BAND: return SOLO_REDUCE_BAND;
-    case c10d::ReduceOp::BOR: return SOLO_REDUCE_BOR;
-    case c10d::ReduceOp::BXOR: return SOLO_REDUCE_BXOR;
-    case c10d::ReduceOp::PREMUL_SUM: return SOLO_REDUCE_PREMUL;
-    case c10d::ReduceOp::UNUSED: break;
+    case c10d::ReduceOp::SUM:
+        return SOLO_REDUCE_SUM;
+    case c10d::ReduceOp::AVG:
+        return SOLO_REDUCE_AVG;
+    case c10d::ReduceOp::PRODUCT:
+        return SOLO_REDUCE_PRODUCT;
+    case c10d::ReduceOp::MIN:
+        return SOLO_REDUCE_MIN;
+    case c10d::ReduceOp::MAX:
+        return SOLO_REDUCE_MAX;
+    case c10d::ReduceOp::BAND:
+        return SOLO_REDUCE_BAND;
+    case c10d::ReduceOp::BOR:
+        return SOLO_REDUCE_BOR;
+    case c10d::ReduceOp::BXOR:
+        return SOLO_REDUCE_BXOR;
+    case c10d::ReduceOp::PREMUL_SUM:
+        return SOLO_REDUCE_PREMUL;
+    case c10d::ReduceOp::UNUSED:
+        break;
     }
     TORCH_CHECK_NOT_IMPLEMENTED(false, "solo: reduce operator ", static_cast<int>(op.op_),
                                 " is not known to this version of solo");
@@ -133,7 +166,7 @@ solo_reduce reduce_of(const c10d::ReduceOp& op)
 } // namespace
 
 void Call::add(solo_op_kind kind, solo_dtype dtype, Parts in, Parts out, int64_t root,
-               const c10d::ReduceOp* reduce)
+               const c10d::ReduceOp *reduce)
 {
     solo_op op{};
     op.kind = kind;
@@ -152,9 +185,9 @@ void Call::add(solo_op_kind kind, solo_dtype dtype, Parts in, Parts out, int64_t
 
 void Call::write_back()
 {
-    for (auto& [to, from] : back_) {
+    for (auto &[to, from] : back_) {
         to.copy_(from);
     }
 }
 
-} // namespace solo
+} // namespace solo_c10d

@@ -11,36 +11,41 @@
 
 #include "solo_group.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
 // How the elements of a tensor move, and whether they can be reduced.
-solo_dtype dtype_of(const at::Tensor& tensor);
+solo_dtype dtype_of(const at::Tensor &tensor);
 
-class Call {
+class Call
+{
   public:
     using Parts = std::vector<solo_part>;
 
     // Pieces of memory. They live as long as the call.
-    solo_part in(const at::Tensor& tensor);
-    solo_part out(const at::Tensor& tensor);
-    solo_part in_out(const at::Tensor& tensor);
-    Parts in_each(const std::vector<at::Tensor>& tensors);
-    Parts out_each(const std::vector<at::Tensor>& tensors);
+    solo_part in(const at::Tensor &tensor);
+    solo_part out(const at::Tensor &tensor);
+    solo_part in_out(const at::Tensor &tensor);
+    Parts in_each(const std::vector<at::Tensor> &tensors);
+    Parts out_each(const std::vector<at::Tensor> &tensors);
     // One tensor cut along its first dimension, in `count` equal runs.
-    static Parts cut(const solo_part& whole, solo_dtype dtype, size_t count);
+    static Parts cut(const solo_part &whole, solo_dtype dtype, size_t count);
     // The same in runs of so many elements.
-    static Parts cut(const solo_part& whole, solo_dtype dtype, const std::vector<uint64_t>& counts);
+    static Parts cut(const solo_part &whole, solo_dtype dtype, const std::vector<uint64_t> &counts);
 
     void add(solo_op_kind kind, solo_dtype dtype, Parts in, Parts out, int64_t root = 0,
-             const c10d::ReduceOp* reduce = nullptr);
+             const c10d::ReduceOp *reduce = nullptr);
 
     // Once all is done: writes packed copies back.
     void write_back();
 
-    const std::vector<solo_op>& ops() const { return ops_; }
+    const std::vector<solo_op> &ops() const
+    {
+        return ops_;
+    }
 
   private:
-    solo_part packed(const at::Tensor& tensor, bool read, bool written);
+    solo_part packed(const at::Tensor &tensor, bool read, bool written);
 
     std::vector<solo_op> ops_;
     std::deque<Parts> parts_; // what ops_ point to
@@ -48,4 +53,4 @@ class Call {
     std::vector<std::pair<at::Tensor, at::Tensor>> back_; // where to, from where
 };
 
-} // namespace solo
+} // namespace solo_c10d

@@ -1,6 +1,6 @@
-// register.cpp - how Python reaches the backend: one operator, solo::open. torch binds ProcessGroup
-// already, so a throw-away group carries the store in and the backend out, and no Python header
-// is needed here.
+// register.cpp - how Python reaches the backend: one operator, solo_c10d::open. torch binds
+// ProcessGroup already, so a throw-away group carries the store in and the backend out, and no
+// Python header is needed here.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/headeronly/version.h>
 #include <torch/library.h>
@@ -20,18 +20,19 @@ SOLO_EXPORT int solo_c10d_torch_minor()
     return TORCH_VERSION_MINOR;
 }
 
-namespace {
-
-void open(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms,
-          const std::string& name, const std::string& store_host)
+namespace
 {
-    solo::OpenOptions options;
+
+void open_group(const c10::intrusive_ptr<c10d::ProcessGroup> &group, int64_t timeout_ms,
+                std::string name, std::string store_host)
+{
+    solo_c10d::OpenOptions options;
     options.rank = group->getRank();
     options.size = group->getSize();
     options.timeout = std::chrono::milliseconds(timeout_ms);
     options.name = name;
     options.store_host = store_host;
-    auto backend = c10::make_intrusive<solo::SoloBackend>(group->getStore(), options);
+    auto backend = c10::make_intrusive<solo_c10d::SoloBackend>(group->getStore(), options);
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
 }
 
@@ -41,5 +42,5 @@ TORCH_LIBRARY(solo, m)
 {
     m.def("open(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name, "
           "str store_host) -> ()",
-          open);
+          open_group);
 }

@@ -4,24 +4,30 @@
 
 #include "c10d/errors.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
-std::exception_ptr error_of(int rc, const std::string& text)
+std::exception_ptr error_of(int rc, const std::string &text)
 {
     const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
     const std::string what = "solo: " + text;
     switch (rc) {
-    case SOLO_ENOTSUP: return std::make_exception_ptr(c10::NotImplementedError(here, what));
-    case SOLO_EINVAL: return std::make_exception_ptr(c10::Error(here, what));
-    case SOLO_ETIMEDOUT: return std::make_exception_ptr(c10d::TimeoutError(here, what));
+    case SOLO_ENOTSUP:
+        return std::make_exception_ptr(c10::NotImplementedError(here, what));
+    case SOLO_EINVAL:
+        return std::make_exception_ptr(c10::Error(here, what));
+    case SOLO_ETIMEDOUT:
+        return std::make_exception_ptr(c10d::TimeoutError(here, what));
     case SOLO_ECLOSED:
     case SOLO_EPEER:
-    case SOLO_EAUTH: return std::make_exception_ptr(c10::DistNetworkError(here, what));
-    default: return std::make_exception_ptr(c10::DistBackendError(here, what));
+    case SOLO_EAUTH:
+        return std::make_exception_ptr(c10::DistNetworkError(here, what));
+    default:
+        return std::make_exception_ptr(c10::DistBackendError(here, what));
     }
 }
 
-void throw_error(int rc, const std::string& text)
+void throw_error(int rc, const std::string &text)
 {
     std::rethrow_exception(error_of(rc, text));
 }
@@ -33,17 +39,18 @@ void check(int rc)
     }
 }
 
-namespace {
+namespace
+{
 
 using c10::ivalue::Future;
 
-c10::IValue value_of(const std::vector<at::Tensor>& tensors)
+c10::IValue value_of(const std::vector<at::Tensor> &tensors)
 {
     return c10::IValue(tensors);
 }
 
-void settle(const c10::intrusive_ptr<Future>& future, const std::vector<at::Tensor>& outputs,
-            const std::exception_ptr& error)
+void settle(const c10::intrusive_ptr<Future> &future, const std::vector<at::Tensor> &outputs,
+            const std::exception_ptr &error)
 {
     if (error) {
         future->setError(error);
@@ -54,8 +61,8 @@ void settle(const c10::intrusive_ptr<Future>& future, const std::vector<at::Tens
 
 } // namespace
 
-SoloWork::SoloWork(int rank, c10d::OpType type, const char* title,
-                   const std::optional<std::vector<at::Tensor>>& inputs,
+SoloWork::SoloWork(int rank, c10d::OpType type, const char *title,
+                   const std::optional<std::vector<at::Tensor>> &inputs,
                    std::vector<at::Tensor> outputs, uint64_t sequence)
     : Work(rank, type, title, inputs), outputs_(std::move(outputs)), sequence_(sequence),
       begun_(std::chrono::steady_clock::now())
@@ -80,8 +87,8 @@ void SoloWork::complete(std::exception_ptr error)
         settle(future, outputs_, error);
     }
     if (result) {
-        result->markCompleted(c10::IValue(static_cast<uint8_t>(
-            error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+        result->markCompleted(c10::IValue(static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR
+                                                                     : c10d::WorkResult::SUCCESS)));
     }
     if (hook_) {
         hook_(*this);
@@ -154,4 +161,4 @@ void SoloWork::abort()
                        "dist.distributed_c10d._abort_process_group(group)");
 }
 
-} // namespace solo
+} // namespace solo_c10d

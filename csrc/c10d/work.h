@@ -5,14 +5,16 @@
 
 #include "solo_group.h"
 
-namespace solo {
+namespace solo_c10d
+{
 
-class SoloWork : public c10d::Work {
+class SoloWork : public c10d::Work
+{
   public:
     // `title` must be a literal: the profiler keeps the pointer.
-    SoloWork(int rank, c10d::OpType type, const char* title,
-             const std::optional<std::vector<at::Tensor>>& inputs,
-             std::vector<at::Tensor> outputs, uint64_t sequence);
+    SoloWork(int rank, c10d::OpType type, const char *title,
+             const std::optional<std::vector<at::Tensor>> &inputs, std::vector<at::Tensor> outputs,
+             uint64_t sequence);
 
     void complete(std::exception_ptr error = nullptr); // once, from any thread
 
@@ -22,13 +24,24 @@ class SoloWork : public c10d::Work {
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
     float getDuration() const override;
     uint64_t getSequencenumber() const override;
-    void synchronize() override {}
+    void synchronize() override
+    {
+    }
     void abort() override;
 
     void set_source(int rank);
-    c10d::OpType type() const { return opType_; }
-    void on_complete(std::function<void(SoloWork&)> hook) { hook_ = std::move(hook); }
-    std::chrono::steady_clock::time_point begun() const { return begun_; }
+    c10d::OpType type() const
+    {
+        return opType_;
+    }
+    void on_complete(std::function<void(SoloWork &)> hook)
+    {
+        hook_ = std::move(hook);
+    }
+    std::chrono::steady_clock::time_point begun() const
+    {
+        return begun_;
+    }
 
   private:
     std::mutex future_mutex_;
@@ -40,7 +53,7 @@ class SoloWork : public c10d::Work {
     std::atomic<int> source_{-1};
     const std::chrono::steady_clock::time_point begun_;
     std::atomic<float> duration_ms_{-1};
-    std::function<void(SoloWork&)> hook_;
+    std::function<void(SoloWork &)> hook_;
 };
 
-} // namespace solo
+} // namespace solo_c10d

@@ -9,7 +9,7 @@
 #include "os/clock.h"
 #include "os/host.h"
 
-#define PAGE 4096u
+#define PAGE    4096u
 #define SPIN_US 20u
 
 static size_t pages(size_t bytes)

@@ -16,10 +16,10 @@
 #include "os/pulse.h"
 #include "os/shm.h"
 
-#define BOARD_SLOT_BYTES (512u << 10) /* one window; two a rank: both stay in the caches */
-#define BOARD_RING_BYTES (16u << 10)  /* messages on their way from one rank to one other */
+#define BOARD_SLOT_BYTES   (512u << 10) /* one window; two a rank: both stay in the caches */
+#define BOARD_RING_BYTES   (16u << 10)  /* messages on their way from one rank to one other */
 #define BOARD_SECRET_BYTES 32u
-#define BOARD_HOST_MAX 64u
+#define BOARD_HOST_MAX     64u
 
 /* Why the group broke, as the first rank that noticed wrote it. */
 struct board_fault {
@@ -31,17 +31,17 @@ struct board_fault {
 
 struct board_desk {
     struct pulse pulse;
-    struct line ready; /* windows filled */
-    struct line done;  /* windows of others read */
-    struct line bell;  /* rung when one of the rings to this rank, or from it, has moved */
+    struct line ready;          /* windows filled */
+    struct line done;           /* windows of others read */
+    struct line bell;           /* rung when one of the rings to this rank, or from it, has moved */
     struct op_header header[2]; /* of the latest two collectives, by their number's last bit */
     _Atomic uint64_t sequence;  /* the collective it is in, or was in last */
-    char host[BOARD_HOST_MAX]; /* for messages: host name and process id */
+    char host[BOARD_HOST_MAX];  /* for messages: host name and process id */
 };
 
 struct board {
     struct shm shm;
-    uint32_t rank, ranks; /* among the ranks of this host */
+    uint32_t rank, ranks;   /* among the ranks of this host */
     const uint32_t *global; /* [ranks]: their ranks in the group; borrowed */
     struct board_fault *fault;
     struct board_desk *desks;
@@ -55,8 +55,8 @@ struct board {
 struct board_config {
     uint32_t rank, ranks;
     const uint32_t *global;
-    const char *meeting; /* name of the maker's socket */
-    int listen_fd;       /* on the maker: its listening socket, borrowed; -1 elsewhere */
+    const char *meeting;   /* name of the maker's socket */
+    int listen_fd;         /* on the maker: its listening socket, borrowed; -1 elsewhere */
     const uint8_t *secret; /* BOARD_SECRET_BYTES that all ranks of the group know */
     const char *host;
     uint64_t deadline_us;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "comm/mail.h"
 #include "os/clock.h"
 #include "os/host.h"
 
@@ -42,6 +43,7 @@ void group_release(struct solo_group *group)
     if (atomic_fetch_sub(&group->references, 1) != 1) {
         return;
     }
+    mail_free(group->mail);
     board_close(&group->board);
     if (group->listen_fd >= 0) {
         close(group->listen_fd);
@@ -67,8 +69,10 @@ int group_break(struct solo_group *group, int rc, const char *text)
 int group_usable(struct solo_group *group)
 {
     if (forked(group)) {
-        return err_set(SOLO_ENOTSUP, "group \"%s\" was opened before this process was forked: "
-                       "a child must open its own (or be started by spawn)", group->name);
+        return err_set(SOLO_ENOTSUP,
+                       "group \"%s\" was opened before this process was forked: "
+                       "a child must open its own (or be started by spawn)",
+                       group->name);
     }
     pthread_mutex_lock(&group->mutex);
     int rc = group->fault_rc;
@@ -174,7 +178,10 @@ int solo_group_prepare(const struct solo_group_config *config, struct solo_group
     solo_group_set_timeout(group, config->timeout_ms);
     pthread_mutex_init(&group->mutex, NULL);
     pthread_cond_init(&group->changed, NULL);
-    int rc = write_card(group, card_out);
+    int rc = mail_new(group, &group->mail);
+    if (rc == 0) {
+        rc = write_card(group, card_out);
+    }
     if (rc < 0) {
         group_release(group);
         return rc;
@@ -285,6 +292,10 @@ int solo_group_shutdown(struct solo_group *group, uint32_t timeout_ms)
     }
     bool left = group->busy || group->first;
     pthread_mutex_unlock(&group->mutex);
+    while (!mail_idle(group->mail, true) && clock_us() < deadline_us) {
+        clock_sleep_until(clock_us() + 200);
+    }
+    left = left || !mail_idle(group->mail, true);
     return left ? err_set(SOLO_ETIMEDOUT, "collectives of group \"%s\" are still going on",
                           group->name)
                 : 0;
@@ -304,13 +315,15 @@ void solo_group_close(struct solo_group *group)
         solo_group_abort(group, "it was closed with work in flight");
         group_drop_jobs(group, SOLO_EABORTED, "the group was closed before this was begun");
     }
+    mail_hang_up(group->mail, SOLO_EABORTED, "the group was closed before this was done");
     group_release(group);
 }
 
 void solo_group_stats(struct solo_group *group, struct solo_group_figures *out)
 {
     *out = (struct solo_group_figures){.size = sizeof *out,
-                                     .shared_bytes = group->board.shm.size,
-                                     .local_ranks = group->local_count,
-                                     .hosts = 1};
+                                       .shared_bytes = group->board.shm.size,
+                                       .staging_bytes = mail_kept_bytes(group->mail),
+                                       .local_ranks = group->local_count,
+                                       .hosts = 1};
 }

@@ -10,9 +10,9 @@
 #include "os/thread.h"
 #include "solo_group.h"
 
-#define GROUP_NAME_MAX    64u
-#define GROUP_TIMEOUT_MS  (30u * 60 * 1000)
-#define GROUP_QUEUED_MAX  65536u /* collectives that wait */
+#define GROUP_NAME_MAX   64u
+#define GROUP_TIMEOUT_MS (30u * 60 * 1000)
+#define GROUP_QUEUED_MAX 65536u /* collectives that wait */
 
 struct job; /* one posted call */
 struct mail;

@@ -50,8 +50,8 @@ static int check_parts(const struct solo_op *op, const char *which, uint32_t fou
 {
     uint32_t count = wanted == NONE ? 0 : wanted == ONE ? 1 : world;
     if (found != count) {
-        return err_set(SOLO_EINVAL, "%s takes %u %s tensors here, not %u",
-                       solo_op_name(op->kind), count, which, found);
+        return err_set(SOLO_EINVAL, "%s takes %u %s tensors here, not %u", solo_op_name(op->kind),
+                       count, which, found);
     }
     uint64_t most = UINT64_MAX / 2 / solo_dtype_bytes(op->dtype);
     for (uint32_t i = 0; i < count; i++) {
@@ -170,9 +170,9 @@ void op_text(const struct op_header *header, char out[OP_TEXT_MAX])
         snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64, name, header->sequence);
         return;
     }
-    int used = snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64 " of %" PRIu64 " %s", name,
-                        header->sequence, header->count,
-                        solo_dtype_name((enum solo_dtype)header->dtype));
+    int used =
+        snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64 " of %" PRIu64 " %s", name, header->sequence,
+                 header->count, solo_dtype_name((enum solo_dtype)header->dtype));
     if (table[kind].reduces) {
         used += snprintf(out + used, OP_TEXT_MAX - (size_t)used, ", %s",
                          reduce_op_name((enum reduce_op)header->reduce));

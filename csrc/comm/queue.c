@@ -193,7 +193,8 @@ void group_drop_jobs(struct solo_group *group, int rc, const char *text)
     }
 }
 
-/* ---- inline ------------------------------------------------------------------------------------ */
+/* ---- inline ------------------------------------------------------------------------------------
+ */
 
 static void set_latch(void *context, int rc, const char *text, uint32_t source)
 {

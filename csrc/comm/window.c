@@ -19,8 +19,9 @@ static int too_late(const struct window_wait *wait, uint64_t now_us)
         const struct board_desk *desk = board_desk(board, i);
         uint64_t sequence = atomic_load(&desk->sequence);
         if (i == wait->rank || sequence < wait->header.sequence) {
-            used += (size_t)snprintf(late + used, sizeof late - used, "%srank %u (%s), at #%" PRIu64,
-                                     used ? "; " : "", board->global[i], desk->host, sequence);
+            used +=
+                (size_t)snprintf(late + used, sizeof late - used, "%srank %u (%s), at #%" PRIu64,
+                                 used ? "; " : "", board->global[i], desk->host, sequence);
         }
     }
     return err_set(SOLO_ETIMEDOUT, "%s gave up after %.1f s waiting for %s", text,
@@ -83,8 +84,7 @@ static int differ(const struct window_wait *wait, uint32_t rank, const struct op
     op_text(&wait->header, mine_text);
     op_text(theirs, their_text);
     const uint32_t *global = wait->board->global;
-    return err_set(SOLO_EMISMATCH,
-                   "ranks do different things: rank %u calls %s, rank %u calls %s",
+    return err_set(SOLO_EMISMATCH, "ranks do different things: rank %u calls %s, rank %u calls %s",
                    global[wait->board->rank], mine_text, global[rank], their_text);
 }
 
@@ -109,14 +109,14 @@ static const struct op_header *header_of(const struct window_wait *wait, uint32_
 struct exchange {
     struct window_wait wait;
     size_t element;
-    uint32_t first;                 /* step of the group at which this one begins */
-    size_t room;                    /* bytes of a part that fit in a step */
-    bool shared;                    /* one part for all, else send[j] for rank j */
-    bool meet;                      /* everyone waits for everyone */
-    const struct solo_part *send;   /* NULL: nothing */
-    const struct solo_part *take;   /* take[i] comes from rank i; NULL: nothing */
-    const struct reduce *reduce;    /* take[0] is the reduction of all; NULL: copy */
-    const struct solo_part *own;    /* with reduce: this rank's source */
+    uint32_t first;               /* step of the group at which this one begins */
+    size_t room;                  /* bytes of a part that fit in a step */
+    bool shared;                  /* one part for all, else send[j] for rank j */
+    bool meet;                    /* everyone waits for everyone */
+    const struct solo_part *send; /* NULL: nothing */
+    const struct solo_part *take; /* take[i] comes from rank i; NULL: nothing */
+    const struct reduce *reduce;  /* take[0] is the reduction of all; NULL: copy */
+    const struct solo_part *own;  /* with reduce: this rank's source */
 };
 
 static uint32_t steps_for(const struct exchange *x, uint64_t count)
@@ -424,7 +424,8 @@ static int two_phase(struct two_phase *t)
     return 0;
 }
 
-/* ---- which way -------------------------------------------------------------------------------- */
+/* ---- which way --------------------------------------------------------------------------------
+ */
 
 #define ONE_SHOT_BYTES (64u << 10)
 
@@ -497,8 +498,7 @@ static void copy_own(const struct solo_op *op, uint32_t rank, size_t element)
 {
     bool gathers = op->kind == SOLO_OP_ALLGATHER || op->kind == SOLO_OP_GATHER;
     bool scatters = op->kind == SOLO_OP_SCATTER;
-    if (!(gathers || scatters || op->kind == SOLO_OP_ALLTOALL) || !op->in_count ||
-        !op->out_count) {
+    if (!(gathers || scatters || op->kind == SOLO_OP_ALLTOALL) || !op->in_count || !op->out_count) {
         return;
     }
     const struct solo_part *from = &op->in[gathers ? 0 : rank];

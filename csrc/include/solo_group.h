@@ -34,8 +34,14 @@ enum solo_op_kind {
 };
 
 enum solo_reduce {
-    SOLO_REDUCE_SUM, SOLO_REDUCE_AVG, SOLO_REDUCE_PRODUCT, SOLO_REDUCE_MIN, SOLO_REDUCE_MAX,
-    SOLO_REDUCE_BAND, SOLO_REDUCE_BOR, SOLO_REDUCE_BXOR,
+    SOLO_REDUCE_SUM,
+    SOLO_REDUCE_AVG,
+    SOLO_REDUCE_PRODUCT,
+    SOLO_REDUCE_MIN,
+    SOLO_REDUCE_MAX,
+    SOLO_REDUCE_BAND,
+    SOLO_REDUCE_BOR,
+    SOLO_REDUCE_BXOR,
     SOLO_REDUCE_PREMUL, /* sum of factor * value; floats and complex only */
     SOLO_REDUCE_COUNT,
 };
@@ -72,10 +78,11 @@ struct solo_op {
 struct solo_group_config {
     size_t size;
     uint32_t rank, world;
-    uint32_t timeout_ms;      /* of calls that name none; 0: 30 minutes */
-    const char *name;         /* for messages; NULL: "group" */
-    const char *store_host;   /* a host that all ranks reach: the route to it is our address; NULL: none */
-    const char *interface;    /* names, addresses or ^exclusions, comma-separated; NULL: by route */
+    uint32_t timeout_ms; /* of calls that name none; 0: 30 minutes */
+    const char *name;    /* for messages; NULL: "group" */
+    const char
+        *store_host; /* a host that all ranks reach: the route to it is our address; NULL: none */
+    const char *interface; /* names, addresses or ^exclusions, comma-separated; NULL: by route */
 };
 
 struct solo_group;
@@ -134,11 +141,11 @@ void solo_group_close(struct solo_group *group);
 
 struct solo_group_figures {
     size_t size;
-    uint64_t shared_bytes;   /* of the segment, taken page by page when first touched */
-    uint64_t staging_bytes;  /* held for messages nobody asked for yet, and for streams */
-    uint32_t local_ranks;    /* on this host, this one included */
+    uint64_t shared_bytes;  /* of the segment, taken page by page when first touched */
+    uint64_t staging_bytes; /* held for messages nobody asked for yet, and for streams */
+    uint32_t local_ranks;   /* on this host, this one included */
     uint32_t hosts;
-    uint32_t connections;    /* TCP, open now */
+    uint32_t connections; /* TCP, open now */
 };
 void solo_group_stats(struct solo_group *group, struct solo_group_figures *out);
 

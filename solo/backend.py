@@ -1,0 +1,78 @@
+"""The c10d backend "solo": what torch calls to make a process group's backend.
+
+Private names of torch that this rests on, each held down by a test: the constructor
+``ProcessGroup(store, rank, size)``, ``ProcessGroup.boxed`` and ``ProcessGroup._get_backend``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+DEVICES = ["cpu"]
+
+_lock = threading.Lock()
+_loaded = False
+
+
+def register() -> None:
+    """Make ``init_process_group("solo")`` known to torch; again is harmless."""
+    if hasattr(dist, "Backend") and "SOLO" not in dist.Backend._plugins:
+        dist.Backend.register_backend("solo", create, extended_api=True, devices=DEVICES)
+
+
+def create(options: Any, pg_options: Any) -> Any:
+    """Make this rank's backend of one process group.
+
+    Args:
+        options: what torch knows of the group: store, rank, size, timeout, id.
+        pg_options: what the user passed to ``init_process_group(pg_options=...)``, or None.
+
+    Raises:
+        RuntimeError: no adapter for this torch, or some ranks did not come in time.
+    """
+    load_adapter()
+    timeout = options.timeout
+    if isinstance(timeout, (int, float)):
+        timeout = datetime.timedelta(seconds=timeout)
+    group = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
+    torch.ops.solo.open(
+        group.boxed(),
+        max(1, int(timeout.total_seconds() * 1000)),
+        str(options.group_id or "default"),
+        _store_host(options.store),
+    )
+    return group._get_backend(torch.device("cpu"))
+
+
+def load_adapter() -> None:
+    """Load the native adapter once, if it was built for this torch."""
+    global _loaded
+    with _lock:
+        if _loaded:
+            return
+        torch.ops.load_library(str(_adapter_path()))
+        _loaded = True
+
+
+def _adapter_path() -> pathlib.Path:
+    here = pathlib.Path(__file__).parent
+    found = sorted(here.glob("_c10d.*so"))
+    if not found:
+        raise RuntimeError(
+            "solo was installed without its c10d adapter: install it again where torch is "
+            "present (pip install --no-build-isolation .)"
+        )
+    return found[0]
+
+
+def _store_host(store: Any) -> str:
+    """The host that holds the store, which every rank reaches; "" if there is none."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return str(store.host) if isinstance(store, dist.TCPStore) else ""
