@@ -70,6 +70,8 @@ const struct flag flag_table[FLAG_COUNT] = {
         "print every value and where it comes from"),
     ROW(FLAG_DRY_RUN, "dry_run", NULL, NULL, O, FLAG_FIRST | FLAG_ACTION, NULL, NULL,
         "check, print the command, start nothing"),
+    ROW(FLAG_JSON, "json", NULL, NULL, O, FLAG_ACTION, NULL, NULL,
+        "status and doctor: one JSON object"),
     ROW(FLAG_VERSION, "version", NULL, NULL, O, FLAG_ACTION, NULL, NULL,
         "versions of solo, its protocol, and the torch it would use"),
     ROW(FLAG_HELP, "help", NULL, NULL, O, FLAG_ACTION, NULL, NULL, "this page"),

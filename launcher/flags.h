@@ -35,6 +35,7 @@ enum flag_id {
     FLAG_CONFIG,
     FLAG_PRINT_CONFIG,
     FLAG_DRY_RUN,
+    FLAG_JSON,
     FLAG_VERSION,
     FLAG_HELP,
     FLAG_HELP_ALL,

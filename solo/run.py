@@ -220,13 +220,13 @@ def main(arguments: list[str] | None = None) -> int:
     quiet()
     node = os.environ.get("SOLO_NODE_RANK", "0")
     os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", f"n{node}/r${{rank}}: ")
-    args = torchrun.parse_args(arguments)
+    args = torchrun.parse_args(arguments)  # type: ignore[no-untyped-call]
     nnodes = int(os.environ.get("SOLO_NNODES", "1"))
     timeout_s = float(os.environ.get("SOLO_TIMEOUT", "300"))
     where = f"{args.master_addr}:{args.master_port}"
     try:
         with waiting_lines(nnodes, where, timeout_s):
-            torchrun.run(args)
+            torchrun.run(args)  # type: ignore[no-untyped-call]
     except ChildFailedError as failed:
         run_logs.drain()
         rank, failure = failed.get_first_failure()

@@ -12,7 +12,7 @@ import os
 import pathlib
 import sys
 import threading
-from typing import IO
+from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import to_map
@@ -28,7 +28,7 @@ _errors: dict[int, str] = {}  # local rank -> its stderr file
 class Copy:
     """Copies what a file gains to a stream, byte for byte, until told to finish."""
 
-    def __init__(self, path: pathlib.Path, stream: IO[str]) -> None:
+    def __init__(self, path: pathlib.Path, stream: TextIO) -> None:
         self.path, self.stream = path, stream
         self.finished = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True, name=f"copy {path.name}")

@@ -1,0 +1,96 @@
+#include "master_watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "number.h"
+
+const char master_watch_variable[] = "SOLO_MASTER_WATCH";
+
+enum {
+    LOOK_MS = 500,  /* how often the end and the members are looked at */
+    ASK_MS = 2000,
+};
+
+static struct {
+    pthread_t thread;
+    atomic_bool ended;
+    bool runs;
+    int pidfd;
+    const struct launch *launch;
+    struct solo_master *master;
+} watch;
+
+static bool node_lives(void)
+{
+    struct pollfd ended = {.fd = watch.pidfd, .events = POLLIN};
+    return poll(&ended, 1, LOOK_MS) == 0;
+}
+
+static bool has_members(void)
+{
+    struct solo_status status = {.size = sizeof status};
+    const struct launch *launch = watch.launch;
+    int rc = solo_status_get(launch->master_text, launch->job_id, launch->token, ASK_MS, &status);
+    return rc == 0 && status.member_count > 0;
+}
+
+static void *look(void *argument)
+{
+    (void)argument;
+    while (!watch.ended && node_lives()) {
+    }
+    uint32_t alone_ms = 0;
+    while (!watch.ended && alone_ms < watch.launch->lease_ms) {
+        usleep(LOOK_MS * 1000);
+        alone_ms = has_members() ? 0 : alone_ms + LOOK_MS;
+    }
+    if (!watch.ended) {
+        message_note("node 0 is gone and nobody is left: the master ends");
+        solo_master_stop(watch.master);
+    }
+    return NULL;
+}
+
+void master_watch_begin(const struct launch *launch, struct solo_master *master)
+{
+    const char *text = getenv(master_watch_variable);
+    int pidfd, pid;
+    if (!text || sscanf(text, "%d:%d", &pidfd, &pid) != 2 || pidfd < 0) {
+        return;
+    }
+    watch.pidfd = pidfd;
+    watch.launch = launch;
+    watch.master = master;
+    watch.runs = pthread_create(&watch.thread, NULL, look, NULL) == 0;
+}
+
+void master_watch_end(void)
+{
+    watch.ended = true;
+    if (watch.runs) {
+        pthread_join(watch.thread, NULL);
+    }
+}
+
+bool master_watch_is_abandoned(pid_t master)
+{
+    enum { ENVIRONMENT_BYTES = 256 * 1024 };
+    char *text = text_read_file(text_format("/proc/%d/environ", (int)master), ENVIRONMENT_BYTES);
+    char *mark = text_format("%s=", master_watch_variable);
+    for (char *at = text; at && *at; at += strlen(at) + 1) {
+        int pidfd, pid;
+        if (text_starts(at, mark) &&
+            sscanf(at + strlen(mark), "%d:%d", &pidfd, &pid) == 2) {
+            return kill(pid, 0) < 0 && errno == ESRCH;
+        }
+    }
+    return false;
+}
