@@ -13,58 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "number.h"
 #include "text.h"
 
 bool host_url_parse(const char *text, struct solo_url *out, const char **why)
 {
-    const char *scheme = strstr(text, "://"), *host = text;
-    if (scheme) {
-        if (!text_starts(text, "tcp://")) {
-            *why = "the only scheme is tcp://";
-            return false;
-        }
-        host = scheme + 3;
-    }
-    size_t count;
-    const char *rest;
-    if (*host == '[') {
-        host++;
-        count = strcspn(host, "]");
-        if (host[count] != ']') {
-            *why = "the IPv6 address has no closing bracket";
-            return false;
-        }
-        rest = host + count + 1;
-    } else {
-        count = strcspn(host, ":/");
-        rest = host + count;
-        if (*rest == ':' && strchr(rest + 1, ':')) {
-            *why = "an IPv6 address is written in brackets";
-            return false;
-        }
-    }
-    uint64_t port = SOLO_PORT_DEFAULT;
-    if (count == 0 || count >= sizeof out->host) {
-        *why = count ? "the host name is too long" : "there is no host";
+    if (solo_url_parse(text, out) < 0) {
+        *why = text_copy(solo_error_text());
         return false;
     }
-    if (*rest == '/' && !rest[1]) {
-        rest++;
-    }
-    if (*rest && (*rest != ':' || !number_count(rest + 1, 1, UINT16_MAX, &port))) {
-        *why = *rest == ':' ? "the port is not a number from 1 to 65535"
-                            : "after the host only :PORT can follow";
-        return false;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!isalnum((unsigned char)host[i]) && !strchr(".-_:%", host[i])) {
-            *why = "the host has a character that no name has";
-            return false;
-        }
-    }
-    *out = (struct solo_url){.port = (uint16_t)port};
-    memcpy(out->host, host, count);
     return true;
 }
 
@@ -181,6 +137,11 @@ int host_listen(const struct address *address, bool keep)
         return -why;
     }
     return fd;
+}
+
+void host_close(int fd)
+{
+    close(fd);
 }
 
 /* The inode of the socket that listens at the port, 0 if none is listed in this table. */

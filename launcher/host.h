@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "solo.h"
+#include "engine.h"
 
 struct address {
     struct sockaddr_storage bytes;
@@ -30,6 +30,7 @@ char *host_interface(const char *numeric);
 
 /* A listening socket at the address, or -errno. Survives exec only if `keep`. */
 int host_listen(const struct address *address, bool keep);
+void host_close(int fd);
 /* "pid 123 (python3 train.py)" of whoever listens at the port, NULL if that cannot be seen. */
 char *host_port_holder(uint16_t port);
 /* A port that is free now; 0: none was found. */

@@ -19,8 +19,10 @@ const char *launch_text(const struct launch *launch, enum flag_id id)
 
 const char *launch_doctor(const struct launch *launch)
 {
-    return text_format("solorun doctor --master_url %s",
-                       launch->master_text ? launch->master_text : "tcp://HOST:PORT");
+    const char *url = launch->master_text ? launch->master_text : "tcp://HOST:PORT";
+    return launch->node_rank < 0 ? text_format("solorun doctor --master_url %s", url)
+                                 : text_format("solorun doctor --node_rank %d --master_url %s",
+                                               launch->node_rank, url);
 }
 
 struct finding launch_begin(const struct args *args, struct launch *out)
@@ -240,6 +242,9 @@ static struct finding step_node_rank(struct launch *launch)
     const struct setting *setting = &launch->settings.of[FLAG_NODE_RANK];
     uint64_t rank = 0;
     if (!setting->value) {
+        if (launch->args->command && !launch->master_loopback) {
+            return fine("not given");
+        }
         if (!launch->master_loopback) {
             return fail(CODE_NODE_RANK, "--node_rank is missing",
                         "it is this node's identity, and no scheduler gave one",
@@ -273,6 +278,10 @@ static struct finding step_devices(struct launch *launch)
         .gpu_count = device_gpus(),
         .core_count = device_cores(),
     };
+    const struct setting *asked = &launch->settings.of[FLAG_DEVICE_COUNT];
+    if (!launch->solo && (asked->source == SOURCE_PET || asked->source == SOURCE_SCHEDULER)) {
+        request.count = NULL; /* torchrun reads its variables itself */
+    }
     launch->gpus = request.gpu_count;
     launch->cores = request.core_count;
     const char *processes = args_torchrun_value(launch->args, "nproc_per_node");
@@ -283,7 +292,9 @@ static struct finding step_devices(struct launch *launch)
                         text_format("--device_count %s and --nproc-per-node %s", count, processes),
                         "they mean the same: the ranks of this node", "keep one of them", NULL);
         }
-        request.count = processes;
+        uint64_t number; /* xpu and what torchrun may learn are its own without --solo */
+        bool ours = launch->solo || number_count(processes, 1, UINT32_MAX, &number);
+        request.count = ours ? processes : NULL;
         request.count_explicit = true;
     }
     return device_choose(&request, &launch->device);
@@ -311,24 +322,24 @@ static struct finding step_scheduler(struct launch *launch)
 }
 
 const struct step launch_steps[] = {
-    {"script", preflight_script, false},
-    {"torchrun flags", preflight_torchrun_flags, false},
-    {"scheduler", step_scheduler, true},
-    {"nodes", step_nodes, true},
-    {"times", step_times, true},
-    {"sync", step_sync, true},
-    {"job", step_job, true},
-    {"devices", step_devices, false},
-    {"master_url", step_master_url, true},
-    {"node_rank", step_node_rank, true},
-    {"worker_url", preflight_worker_url, true},
-    {"token", preflight_token, true},
-    {"python", step_python, false},
-    {"torch", step_torch, false},
-    {"solo for this torch", step_fit, true},
-    {"log_dir", preflight_log_dir, true},
-    {"state_dir", preflight_state_dir, true},
-    {"shared memory", preflight_shared_memory, true},
-    {"open files", preflight_open_files, true},
-    {NULL, NULL, false},
+    {"script", preflight_script, false, false},
+    {"torchrun flags", preflight_torchrun_flags, false, false},
+    {"scheduler", step_scheduler, true, false},
+    {"nodes", step_nodes, true, true},
+    {"times", step_times, true, true},
+    {"sync", step_sync, true, false},
+    {"job", step_job, true, true},
+    {"devices", step_devices, false, false},
+    {"master_url", step_master_url, true, true},
+    {"node_rank", step_node_rank, true, false},
+    {"worker_url", preflight_worker_url, true, false},
+    {"token", preflight_token, true, true},
+    {"python", step_python, false, false},
+    {"torch", step_torch, false, false},
+    {"solo for this torch", step_fit, true, false},
+    {"log_dir", preflight_log_dir, true, true},
+    {"state_dir", preflight_state_dir, true, false},
+    {"shared memory", preflight_shared_memory, true, false},
+    {"open files", preflight_open_files, true, false},
+    {NULL, NULL, false, false},
 };

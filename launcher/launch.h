@@ -46,7 +46,8 @@ struct launch {
 struct step {
     const char *name;
     struct finding (*take)(struct launch *launch);
-    bool solo_only;
+    bool solo_only; /* skipped without --solo */
+    bool masters;   /* taken by `solorun master` too */
 };
 extern const struct step launch_steps[]; /* ends with a NULL name */
 

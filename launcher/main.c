@@ -7,6 +7,9 @@
 #include "help.h"
 #include "jobdir.h"
 #include "launch.h"
+#include "master_process.h"
+#include "reach.h"
+#include "report.h"
 
 static void die_if_failed(struct finding finding)
 {
@@ -71,12 +74,34 @@ static int run_script(struct launch *launch)
     if (launch->solo) {
         die_if_failed(jobdir_make(launch));
     }
+    if (launch->solo) {
+        struct finding finding =
+            launch->node_rank == 0 ? master_process_start(launch) : reach_master(launch);
+        die_if_failed(finding);
+        if (launch->verbose) {
+            message_note("master: %s", finding.what);
+        }
+    }
     command_build(launch, &command);
     if (launch->solo) {
         die_if_failed(jobdir_describe(launch, &command.argv, &command.set));
     }
     die_if_failed(command_exec(launch, &command));
     return EXIT_FAILURE;
+}
+
+static int run_master(struct launch *launch)
+{
+    launch->node_rank = -1;
+    for (const struct step *step = launch_steps; step->name; step++) {
+        if (step->masters) {
+            die_if_failed(step->take(launch));
+        }
+    }
+    if (launch->settings.of[FLAG_LOG_DIR].value) {
+        die_if_failed(jobdir_make(launch));
+    }
+    return master_process_run(launch);
 }
 
 static int run_command(struct launch *launch)
@@ -91,8 +116,18 @@ static int run_command(struct launch *launch)
         }
         return 0;
     }
-    message_document();
-    return 0;
+    if (strcmp(name, "errors") == 0) {
+        message_document();
+        return 0;
+    }
+    bool json = launch->args->value[FLAG_JSON] != NULL;
+    if (strcmp(name, "status") == 0) {
+        struct finding finding =
+            report_status(launch, operands->count ? operands->items[0] : NULL, json);
+        die_if_failed(finding);
+        return finding.level == LEVEL_WARN ? message_status(finding.code) : 0;
+    }
+    return strcmp(name, "doctor") == 0 ? report_doctor(launch, json) : run_master(launch);
 }
 
 int main(int argc, char **argv)

@@ -19,9 +19,9 @@
 #include "reach.h"
 
 enum {
-    ASK_MS = 900,       /* whoever listens at our port answers within this, or is not solo */
-    READY_MS = 10000,   /* for the started master to say that it serves */
-    REPLACE_MS = 3000,  /* for a master without members to go */
+    ASK_MS = 900,      /* whoever listens at our port answers within this, or is not solo */
+    READY_MS = 10000,  /* for the started master to say that it serves */
+    REPLACE_MS = 3000, /* for a master without members to go */
 };
 
 /* What node 0 hands to the master it starts; internal, so not in the table of flags. */
@@ -46,15 +46,14 @@ static char *since(uint64_t pid)
 static struct finding second_master(const struct launch *launch, const struct solo_status *status)
 {
     bool here = strcmp(status->master_name, host_name()) == 0;
-    return fail(CODE_SECOND_MASTER,
-                text_format("job %s has a master already: pid %llu on %s%s", launch->job_id,
-                            (unsigned long long)status->master_pid, status->master_name,
-                            here ? since(status->master_pid) : ""),
-                text_format("it serves %u members at %s", status->member_count,
-                            launch->master_text),
-                text_format("use it, or end it first: kill %llu",
-                            (unsigned long long)status->master_pid),
-                text_format("solorun status %s", launch->master_text));
+    return fail(
+        CODE_SECOND_MASTER,
+        text_format("job %s has a master already: pid %llu on %s%s", launch->job_id,
+                    (unsigned long long)status->master_pid, status->master_name,
+                    here ? since(status->master_pid) : ""),
+        text_format("it serves %u members at %s", status->member_count, launch->master_text),
+        text_format("use it, or end it first: kill %llu", (unsigned long long)status->master_pid),
+        text_format("solorun status %s", launch->master_text));
 }
 
 static struct finding port_held(const struct launch *launch, int why)
@@ -165,8 +164,7 @@ static struct list master_words(const struct launch *launch, const char *self)
 }
 
 /* In the grandchild: its own log instead of the terminal, then `solorun master`. */
-static void become_master(const struct list *argv, const char *log, int listen_fd, int ready_fd,
-                          int watch_fd)
+static void become_master(const struct list *argv, const char *log, int listen_fd, int ready_fd)
 {
     int null = open("/dev/null", O_RDONLY);
     int out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0666);
@@ -181,7 +179,6 @@ static void become_master(const struct list *argv, const char *log, int listen_f
     close(out);
     setenv(listen_variable, text_format("%d", listen_fd), 1);
     setenv(ready_variable, text_format("%d", ready_fd), 1);
-    setenv(master_watch_variable, text_format("%d:%d", watch_fd, (int)getppid()), 1);
     execv(argv->items[0], argv->items);
     dprintf(ready_fd, "cannot execute %s: %s", argv->items[0], strerror(errno));
     _exit(EXIT_FAILURE);
@@ -203,7 +200,7 @@ static void fork_master(const struct list *argv, const char *log, int listen_fd,
     if (fork() != 0) {
         _exit(EXIT_SUCCESS);
     }
-    become_master(argv, log, listen_fd, ready_fd, watch_fd);
+    become_master(argv, log, listen_fd, ready_fd);
 }
 
 /* What the master says first: "ok", or why it cannot serve. */
@@ -251,6 +248,9 @@ static struct finding start_on(struct launch *launch, int listen_fd)
 
 struct finding master_process_start(struct launch *launch)
 {
+    if (!solo_master_open) {
+        return fine("this build has no engine");
+    }
     struct finding finding = reach_name(launch);
     if (finding.level == LEVEL_FAIL) {
         return finding;

@@ -15,7 +15,7 @@
 const char master_watch_variable[] = "SOLO_MASTER_WATCH";
 
 enum {
-    LOOK_MS = 500,  /* how often the end and the members are looked at */
+    LOOK_MS = 500, /* how often the end and the members are looked at */
     ASK_MS = 2000,
 };
 
@@ -87,8 +87,7 @@ bool master_watch_is_abandoned(pid_t master)
     char *mark = text_format("%s=", master_watch_variable);
     for (char *at = text; at && *at; at += strlen(at) + 1) {
         int pidfd, pid;
-        if (text_starts(at, mark) &&
-            sscanf(at + strlen(mark), "%d:%d", &pidfd, &pid) == 2) {
+        if (text_starts(at, mark) && sscanf(at + strlen(mark), "%d:%d", &pidfd, &pid) == 2) {
             return kill(pid, 0) < 0 && errno == ESRCH;
         }
     }

@@ -185,7 +185,7 @@ struct finding preflight_token(struct launch *launch)
         launch->token = secret;
         return fine("from SOLO_TOKEN");
     }
-    if (launch->master_loopback) {
+    if (launch->master_loopback || !launch->master_text) {
         return fine("none, loopback only");
     }
     if (launch->insecure) {

@@ -66,11 +66,11 @@ static struct finding check_versions(const struct launch *launch, const struct s
     char *ours = torch ? text_copy_count(torch, strcspn(torch, "+")) : NULL;
     char *theirs = version_of(status->versions, "torch");
     if (*status->solo_version && strcmp(status->solo_version, SOLO_VERSION) != 0) {
-        return fail(CODE_VERSIONS,
-                    text_format("this node has solo %s, the master %s", SOLO_VERSION,
-                                status->solo_version),
-                    "the nodes of a job must merge in the same way",
-                    text_format("pip install solo-train==%s", status->solo_version), NULL);
+        return fail(
+            CODE_VERSIONS,
+            text_format("this node has solo %s, the master %s", SOLO_VERSION, status->solo_version),
+            "the nodes of a job must merge in the same way",
+            text_format("pip install solo-train==%s", status->solo_version), NULL);
     }
     if (ours && theirs && strcmp(ours, theirs) != 0) {
         return fail(CODE_VERSIONS, text_format("this node has torch %s, the job %s", ours, theirs),
@@ -83,23 +83,22 @@ static struct finding check_versions(const struct launch *launch, const struct s
 struct finding reach_judge(const struct launch *launch, const struct solo_status *status)
 {
     if (status->over) {
-        return fail(CODE_OVER, text_format("job %s at %s is over", status->job_id,
-                                           launch->master_text),
-                    "the nodes that founded it have finished", "start it again, node 0 first",
-                    NULL);
+        return fail(
+            CODE_OVER, text_format("job %s at %s is over", status->job_id, launch->master_text),
+            "the nodes that founded it have finished", "start it again, node 0 first", NULL);
     }
     struct finding finding = check_versions(launch, status);
     const struct solo_status_member *other = holder(launch, status);
     if (finding.level == LEVEL_FAIL || !other) {
         return finding;
     }
-    return fail(CODE_RANK_HELD,
-                text_format("node_rank %d is held by a live node at %s (%s)", launch->node_rank,
-                            other->address, other->name),
-                text_format("it was last heard %llu ms ago",
-                            (unsigned long long)other->last_seen_ms),
-                "give this node a --node_rank of its own, or stop the other one",
-                text_format("solorun status %s", launch->master_text));
+    return fail(
+        CODE_RANK_HELD,
+        text_format("node_rank %d is held by a live node at %s (%s)", launch->node_rank,
+                    other->address, other->name),
+        text_format("it was last heard %llu ms ago", (unsigned long long)other->last_seen_ms),
+        "give this node a --node_rank of its own, or stop the other one",
+        text_format("solorun status %s", launch->master_text));
 }
 
 /* Who at another's port answers wrongly, is refused for good; who does not answer may yet. */
@@ -165,8 +164,11 @@ struct finding reach_once(struct launch *launch, uint32_t timeout_ms, struct sol
     if (!launch->master_address.size && !launch_resolve_master(launch, &why)) {
         return warn(CODE_UNREACHABLE, "not found", in_words(SOLO_NO_NAME, why), NULL);
     }
-    int rc = solo_status_get(launch->master_text, launch->job_id, launch->token, timeout_ms,
-                             status);
+    if (!solo_status_get) {
+        return fine("this build has no engine");
+    }
+    int rc =
+        solo_status_get(launch->master_text, launch->job_id, launch->token, timeout_ms, status);
     if (rc == 0) {
         return joins ? reach_judge(launch, status)
                      : fine("job %s, %u members, %.1f ms away", status->job_id,
@@ -202,8 +204,8 @@ static void wait_say(struct wait *wait, const struct launch *launch, const char 
     message_note("node %d: waiting for %s at %s, %.0f s of %.0f s", launch->node_rank,
                  wait->for_what, launch->master_text, (double)(now - wait->begun_ms) / 1e3,
                  launch->timeout_ms / 1e3);
-    message_more("%s: never answered: %s",
-                 launch->node_rank == 0 ? "solorun master" : "node 0", why);
+    message_more("%s: never answered: %s", launch->node_rank == 0 ? "solorun master" : "node 0",
+                 why);
 }
 
 /* A holder that may be the rest of this very node's former life gets a moment to go. */
@@ -244,8 +246,8 @@ struct finding reach_master(struct launch *launch)
             return fine("job %s, %u members, %.1f ms away", status.job_id, status.member_count,
                         status.rtt_us / 1e3);
         }
-        bool patient = finding.code == CODE_RANK_HELD &&
-                       may_go_away(launch, &status, now - wait.begun_ms);
+        bool patient =
+            finding.code == CODE_RANK_HELD && may_go_away(launch, &status, now - wait.begun_ms);
         if (finding.level == LEVEL_FAIL && !patient) {
             return finding;
         }
