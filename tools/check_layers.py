@@ -36,7 +36,7 @@ PURE = {  # room -> system headers it may include
     "codec": LANGUAGE | {"stdlib.h"},
     "wire": LANGUAGE | {"stdlib.h", "arm_acle.h", "immintrin.h"},
     "protocol": LANGUAGE,  # no stdlib.h: no malloc
-    "ckpt": LANGUAGE | {"stdlib.h"},
+    "ckpt": LANGUAGE | {"stdlib.h", "immintrin.h"},
 }
 PUBLIC = {"solo.h", "solo_group.h", "solo_ckpt.h"}  # the one door for the outside
 INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -1,0 +1,282 @@
+/* shards.c - the index of a sharded checkpoint: which tensor is in which file. A file's name
+ * stays inside the index's own directory: no absolute path, no "..", no URL. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "ckpt/faults.h"
+#include "ckpt/grow.h"
+#include "ckpt/json.h"
+
+#define FILES_MAX 100000u
+#define NAMES_MAX 2000000u
+#define FILE_SLOTS (1u << 18) /* more than twice FILES_MAX */
+
+struct file_name {
+    size_t text_at;
+    uint32_t bytes;
+};
+
+struct solo_ckpt_shards {
+    struct faults faults;
+    struct json json;
+    struct grown texts; /* char */
+    struct grown names; /* struct solo_ckpt_shard_name; text is an index until the end */
+    struct grown files; /* struct file_name */
+    uint32_t slots[FILE_SLOTS]; /* files by name: row + 1 */
+    uint64_t total;
+};
+
+static int broken(struct solo_ckpt_shards *shards)
+{
+    return FAULT(&shards->faults, SOLO_CKPT_DAMAGED,
+                 (uint64_t)(shards->json.at - shards->json.start), "the index is damaged: %s",
+                 shards->json.what);
+}
+
+static int take_text(struct solo_ckpt_shards *shards, struct json_text text, size_t *at_out,
+                     uint32_t *bytes_out)
+{
+    TRY(grow(&shards->texts, text.size + 1, 1));
+    char *room = (char *)shards->texts.items + shards->texts.count;
+    size_t size = json_decode(text, room);
+    if (size == SIZE_MAX || memchr(room, 0, size)) {
+        json_fail(&shards->json, "a name has a broken escape or a zero byte");
+        return broken(shards);
+    }
+    *at_out = shards->texts.count;
+    *bytes_out = (uint32_t)size;
+    shards->texts.count += size;
+    return 0;
+}
+
+static bool is_inside(const char *name, size_t size)
+{
+    if (!size || name[0] == '/' || name[0] == '\\' || memchr(name, ':', size)) {
+        return false;
+    }
+    for (size_t i = 0; i < size; i++) {
+        bool at_start = i == 0 || name[i - 1] == '/' || name[i - 1] == '\\';
+        bool ends = i + 2 == size || (i + 2 < size && (name[i + 2] == '/' || name[i + 2] == '\\'));
+        if (at_start && ends && name[i] == '.' && name[i + 1] == '.') {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint32_t *file_slot(struct solo_ckpt_shards *shards, const char *text, uint32_t bytes)
+{
+    const struct file_name *files = shards->files.items;
+    uint32_t at = 2166136261u;
+    for (uint32_t i = 0; i < bytes; i++) {
+        at = (at ^ (uint8_t)text[i]) * 16777619u;
+    }
+    for (at %= FILE_SLOTS; shards->slots[at]; at = (at + 1) % FILE_SLOTS) {
+        const struct file_name *file = &files[shards->slots[at] - 1];
+        if (file->bytes == bytes &&
+            memcmp((char *)shards->texts.items + file->text_at, text, bytes) == 0) {
+            break;
+        }
+    }
+    return &shards->slots[at];
+}
+
+/* The file's row; a name seen before gives its text back. */
+static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes,
+                    uint32_t *out)
+{
+    const char *text = (char *)shards->texts.items + text_at;
+    uint32_t *slot = file_slot(shards, text, bytes);
+    if (*slot) {
+        shards->texts.count = text_at;
+        *out = *slot - 1;
+        return 0;
+    }
+    if (!is_inside(text, bytes)) {
+        return FAULT(&shards->faults, SOLO_CKPT_UNSAFE, 0,
+                     "the index names the file \"%s\", which is outside its own directory",
+                     faults_name(text, bytes));
+    }
+    if (shards->files.count >= FILES_MAX) {
+        return FAULT(&shards->faults, SOLO_CKPT_LIMIT, 0, "more than %u files", FILES_MAX);
+    }
+    TRY(grow(&shards->files, 1, sizeof(struct file_name)));
+    ((struct file_name *)shards->files.items)[shards->files.count] =
+        (struct file_name){text_at, bytes};
+    *out = (uint32_t)shards->files.count++;
+    *slot = *out + 1;
+    return 0;
+}
+
+static int take_map(struct solo_ckpt_shards *shards)
+{
+    struct json_text key, value;
+    bool first = true;
+    if (!json_enter(&shards->json, '{')) {
+        return broken(shards);
+    }
+    while (json_key(&shards->json, &first, &key) && json_string(&shards->json, &value)) {
+        struct solo_ckpt_shard_name name = {0};
+        size_t name_at, file_at;
+        uint32_t file_bytes;
+        if (shards->names.count >= NAMES_MAX) {
+            return FAULT(&shards->faults, SOLO_CKPT_LIMIT, 0, "more than %u names", NAMES_MAX);
+        }
+        TRY(take_text(shards, key, &name_at, &name.bytes));
+        TRY(take_text(shards, value, &file_at, &file_bytes));
+        TRY(file_row(shards, file_at, file_bytes, &name.file));
+        name.text = (void *)(uintptr_t)name_at;
+        TRY(grow(&shards->names, 1, sizeof name));
+        ((struct solo_ckpt_shard_name *)shards->names.items)[shards->names.count++] = name;
+    }
+    return shards->json.what ? broken(shards) : 0;
+}
+
+static int take_metadata(struct solo_ckpt_shards *shards)
+{
+    struct json_text key;
+    bool first = true;
+    if (!json_enter(&shards->json, '{')) {
+        return broken(shards);
+    }
+    while (json_key(&shards->json, &first, &key)) {
+        char next = json_peek(&shards->json);
+        bool digits = next >= '0' && next <= '9';
+        struct json before = shards->json;
+        if (json_is(key, "total_size") && digits && json_uint(&shards->json, &shards->total)) {
+            continue;
+        }
+        shards->json = before; /* some writers give a float: advisory, like all of this */
+        if (!json_skip(&shards->json)) {
+            break;
+        }
+    }
+    return shards->json.what ? broken(shards) : 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct solo_ckpt_shard_name *left = *(const struct solo_ckpt_shard_name *const *)a;
+    const struct solo_ckpt_shard_name *right = *(const struct solo_ckpt_shard_name *const *)b;
+    uint32_t least = left->bytes < right->bytes ? left->bytes : right->bytes;
+    int difference = memcmp(left->text, right->text, least);
+    return difference ? difference : (left->bytes > right->bytes) - (left->bytes < right->bytes);
+}
+
+static int finish(struct solo_ckpt_shards *shards)
+{
+    size_t count = shards->names.count;
+    struct solo_ckpt_shard_name *names = shards->names.items;
+    const struct solo_ckpt_shard_name **sorted = malloc((count + 1) * sizeof(*sorted));
+    if (!sorted) {
+        return err_set(SOLO_ENOMEM, "no memory for %zu names", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        names[i].text = (char *)shards->texts.items + (uintptr_t)names[i].text;
+        sorted[i] = &names[i];
+    }
+    qsort(sorted, count, sizeof(*sorted), compare_names);
+    for (size_t i = 1; i < count; i++) {
+        if (compare_names(&sorted[i - 1], &sorted[i]) == 0) {
+            FAULT(&shards->faults, SOLO_CKPT_DUPLICATE, 0, "the index names %s twice",
+                  faults_name(sorted[i]->text, sorted[i]->bytes));
+        }
+    }
+    free(sorted);
+    return 0;
+}
+
+static int parse(struct solo_ckpt_shards *shards)
+{
+    struct json_text key;
+    bool first = true, mapped = false;
+    if (!json_enter(&shards->json, '{')) {
+        return broken(shards);
+    }
+    while (json_key(&shards->json, &first, &key)) {
+        if (json_is(key, "weight_map") && !mapped) {
+            mapped = true;
+            TRY(take_map(shards));
+        } else if (json_is(key, "metadata") && json_peek(&shards->json) == '{') {
+            TRY(take_metadata(shards));
+        } else if (json_is(key, "weight_map") || !json_skip(&shards->json)) {
+            json_fail(&shards->json, "weight_map is there twice");
+            break;
+        }
+    }
+    if (shards->json.what || !json_end(&shards->json)) {
+        return broken(shards);
+    }
+    return mapped ? 0
+                  : FAULT(&shards->faults, SOLO_CKPT_UNSUPPORTED, 0,
+                          "this JSON has no weight_map: it is not an index of shards");
+}
+
+int solo_ckpt_shards_open(const void *json, size_t size, struct solo_ckpt_shards **out)
+{
+    struct solo_ckpt_shards *shards = calloc(1, sizeof *shards);
+    if (!shards) {
+        return err_set(SOLO_ENOMEM, "no memory for an index of shards");
+    }
+    shards->json = json_of(json, size);
+    int rc = json_is_utf8(json, size)
+                 ? parse(shards)
+                 : FAULT(&shards->faults, SOLO_CKPT_DAMAGED, 0, "the index is not UTF-8");
+    if (rc == 0 || rc == SOLO_ECORRUPT) {
+        rc = finish(shards);
+    }
+    if (rc < 0) {
+        solo_ckpt_shards_close(shards);
+        return rc;
+    }
+    *out = shards;
+    return 0;
+}
+
+void solo_ckpt_shards_close(struct solo_ckpt_shards *shards)
+{
+    if (shards) {
+        grown_free(&shards->texts);
+        grown_free(&shards->names);
+        grown_free(&shards->files);
+        free(shards);
+    }
+}
+
+uint32_t solo_ckpt_shards_faults(const struct solo_ckpt_shards *shards)
+{
+    return shards->faults.count;
+}
+
+int solo_ckpt_shards_fault_get(const struct solo_ckpt_shards *shards, uint32_t index,
+                               struct solo_ckpt_fault *out)
+{
+    if (index >= shards->faults.count || index >= FAULTS_KEPT) {
+        return SOLO_ENOENT;
+    }
+    *out = shards->faults.kept[index];
+    return 0;
+}
+
+size_t solo_ckpt_shards_names(const struct solo_ckpt_shards *shards,
+                              const struct solo_ckpt_shard_name **out)
+{
+    *out = shards->names.items;
+    return shards->names.count;
+}
+
+size_t solo_ckpt_shards_file(const struct solo_ckpt_shards *shards, uint32_t file,
+                             const char **out)
+{
+    if (file >= shards->files.count) {
+        return 0;
+    }
+    const struct file_name *name = (struct file_name *)shards->files.items + file;
+    *out = (char *)shards->texts.items + name->text_at;
+    return name->bytes;
+}
+
+uint64_t solo_ckpt_shards_total(const struct solo_ckpt_shards *shards)
+{
+    return shards->total;
+}
