@@ -16,7 +16,7 @@ struct entry {
 struct parse {
     struct safetensors *out;
     struct faults *faults;
-    struct json json;
+    struct scan json;
     struct grown entries; /* struct entry */
     uint32_t tensors_max;
     uint64_t data_at, data_bytes;
@@ -34,13 +34,13 @@ static int broken(struct parse *parse)
                  "the safetensors header is damaged: %s", parse->json.what);
 }
 
-static int take_name(struct parse *parse, struct json_text text, struct entry *entry)
+static int take_name(struct parse *parse, struct scan_text text, struct entry *entry)
 {
     struct grown *texts = &parse->out->texts;
     TRY(grow(texts, text.size + 1, 1));
-    size_t size = json_decode(text, (char *)texts->items + texts->count);
+    size_t size = scan_decode(text, (char *)texts->items + texts->count);
     if (size == SIZE_MAX || memchr((char *)texts->items + texts->count, 0, size)) {
-        json_fail(&parse->json, "a name has a broken escape or a zero byte");
+        scan_fail(&parse->json, "a name has a broken escape or a zero byte");
         return broken(parse);
     }
     entry->text_at = texts->count;
@@ -53,17 +53,17 @@ static int take_shape(struct parse *parse, struct entry *entry)
 {
     bool first = true;
     entry->shape_at = parse->out->shapes.count;
-    if (!json_enter(&parse->json, '[')) {
+    if (!scan_enter(&parse->json, '[')) {
         return broken(parse);
     }
-    while (json_element(&parse->json, &first)) {
+    while (scan_element(&parse->json, &first)) {
         TRY(grow(&parse->out->shapes, 1, sizeof(uint64_t)));
         uint64_t *at = (uint64_t *)parse->out->shapes.items + parse->out->shapes.count++;
-        if (!json_uint(&parse->json, at)) {
+        if (!scan_uint(&parse->json, at)) {
             break;
         }
         if (++entry->dims > DIMS_MAX) {
-            json_fail(&parse->json, "a tensor has more than 64 dimensions");
+            scan_fail(&parse->json, "a tensor has more than 64 dimensions");
         }
     }
     return parse->json.what ? broken(parse) : 0;
@@ -71,8 +71,8 @@ static int take_shape(struct parse *parse, struct entry *entry)
 
 static int take_dtype(struct parse *parse, struct entry *entry)
 {
-    struct json_text text;
-    if (!json_string(&parse->json, &text)) {
+    struct scan_text text;
+    if (!scan_string(&parse->json, &text)) {
         return broken(parse);
     }
     entry->dtype = dtype_of_safetensors((const char *)text.at, text.size);
@@ -87,35 +87,35 @@ static int take_dtype(struct parse *parse, struct entry *entry)
 
 static int take_offsets(struct parse *parse, struct entry *entry)
 {
-    struct json *json = &parse->json;
+    struct scan *json = &parse->json;
     bool first = true;
-    bool ok = json_enter(json, '[') && json_element(json, &first) &&
-              json_uint(json, &entry->begin) && json_element(json, &first) &&
-              json_uint(json, &entry->end) && !json_element(json, &first) && !json->what;
+    bool ok = scan_enter(json, '[') && scan_element(json, &first) &&
+              scan_uint(json, &entry->begin) && scan_element(json, &first) &&
+              scan_uint(json, &entry->end) && !scan_element(json, &first) && !json->what;
     if (!ok) {
-        json_fail(json, "data_offsets are not two numbers");
+        scan_fail(json, "data_offsets are not two numbers");
         return broken(parse);
     }
     return 0;
 }
 
-static int take_entry(struct parse *parse, struct json_text name)
+static int take_entry(struct parse *parse, struct scan_text name)
 {
     struct entry entry = {.dtype = DTYPE_UNKNOWN};
     TRY(take_name(parse, name, &entry));
     unsigned seen = 0;
     bool first = true;
-    struct json_text key;
-    if (!json_enter(&parse->json, '{')) {
+    struct scan_text key;
+    if (!scan_enter(&parse->json, '{')) {
         return broken(parse);
     }
-    while (json_key(&parse->json, &first, &key)) {
-        unsigned bit = json_is(key, "dtype")          ? 1
-                       : json_is(key, "shape")        ? 2
-                       : json_is(key, "data_offsets") ? 4
+    while (scan_key(&parse->json, &first, &key)) {
+        unsigned bit = scan_is(key, "dtype")          ? 1
+                       : scan_is(key, "shape")        ? 2
+                       : scan_is(key, "data_offsets") ? 4
                                                       : 0;
         if (!bit || seen & bit) {
-            json_fail(&parse->json, "a tensor has a key that is unknown or there twice");
+            scan_fail(&parse->json, "a tensor has a key that is unknown or there twice");
             break;
         }
         seen |= bit;
@@ -124,7 +124,7 @@ static int take_entry(struct parse *parse, struct json_text name)
                        : take_offsets(parse, &entry));
     }
     if (parse->json.what || seen != 7) {
-        json_fail(&parse->json, "a tensor lacks its dtype, shape or data_offsets");
+        scan_fail(&parse->json, "a tensor lacks its dtype, shape or data_offsets");
         return broken(parse);
     }
     if (parse->entries.count >= parse->tensors_max) {
@@ -139,16 +139,16 @@ static int take_entry(struct parse *parse, struct json_text name)
 /* str to str, as the format says; kept as text. */
 static int take_note(struct parse *parse)
 {
-    struct json_text unused;
+    struct scan_text unused;
     bool first = true;
-    json_peek(&parse->json);
+    scan_peek(&parse->json);
     const uint8_t *start = parse->json.at;
-    if (parse->out->note || !json_enter(&parse->json, '{')) {
-        json_fail(&parse->json, "__metadata__ is there twice");
+    if (parse->out->note || !scan_enter(&parse->json, '{')) {
+        scan_fail(&parse->json, "__metadata__ is there twice");
         return broken(parse);
     }
-    while (json_key(&parse->json, &first, &unused)) {
-        if (!json_string(&parse->json, &unused)) {
+    while (scan_key(&parse->json, &first, &unused)) {
+        if (!scan_string(&parse->json, &unused)) {
             break;
         }
     }
@@ -296,14 +296,14 @@ static int fill_tables(struct parse *parse)
 static int parse_header(struct parse *parse)
 {
     bool first = true;
-    struct json_text key;
-    if (!json_enter(&parse->json, '{')) {
+    struct scan_text key;
+    if (!scan_enter(&parse->json, '{')) {
         return broken(parse);
     }
-    while (json_key(&parse->json, &first, &key)) {
-        TRY(json_is(key, "__metadata__") ? take_note(parse) : take_entry(parse, key));
+    while (scan_key(&parse->json, &first, &key)) {
+        TRY(scan_is(key, "__metadata__") ? take_note(parse) : take_entry(parse, key));
     }
-    if (parse->json.what || !json_end(&parse->json)) {
+    if (parse->json.what || !scan_end(&parse->json)) {
         return broken(parse);
     }
     return 0;
@@ -314,10 +314,10 @@ int safetensors_parse(const uint8_t *header, size_t size, uint64_t file_bytes,
                       struct faults *faults)
 {
     *out = (struct safetensors){0};
-    struct parse parse = {.out = out, .faults = faults, .json = json_of(header, size),
+    struct parse parse = {.out = out, .faults = faults, .json = scan_of(header, size),
                           .tensors_max = options->tensors_max, .data_at = 8 + (uint64_t)size,
                           .data_bytes = file_bytes - 8 - size};
-    int rc = json_is_utf8(header, size)
+    int rc = scan_is_utf8(header, size)
                  ? parse_header(&parse)
                  : FAULT(faults, SOLO_CKPT_DAMAGED, 8, "the safetensors header is not UTF-8");
     if (rc == 0) {

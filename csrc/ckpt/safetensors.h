@@ -6,7 +6,7 @@
 
 #include "ckpt/faults.h"
 #include "ckpt/grow.h"
-#include "ckpt/json.h"
+#include "ckpt/scan.h"
 
 #define SAFETENSORS_HEADER_MAX 100000000u
 

@@ -5,7 +5,7 @@
 
 #include "ckpt/faults.h"
 #include "ckpt/grow.h"
-#include "ckpt/json.h"
+#include "ckpt/scan.h"
 
 #define FILES_MAX 100000u
 #define NAMES_MAX 2000000u
@@ -18,7 +18,7 @@ struct file_name {
 
 struct solo_ckpt_shards {
     struct faults faults;
-    struct json json;
+    struct scan json;
     struct grown texts; /* char */
     struct grown names; /* struct solo_ckpt_shard_name; text is an index until the end */
     struct grown files; /* struct file_name */
@@ -33,14 +33,14 @@ static int broken(struct solo_ckpt_shards *shards)
                  shards->json.what);
 }
 
-static int take_text(struct solo_ckpt_shards *shards, struct json_text text, size_t *at_out,
+static int take_text(struct solo_ckpt_shards *shards, struct scan_text text, size_t *at_out,
                      uint32_t *bytes_out)
 {
     TRY(grow(&shards->texts, text.size + 1, 1));
     char *room = (char *)shards->texts.items + shards->texts.count;
-    size_t size = json_decode(text, room);
+    size_t size = scan_decode(text, room);
     if (size == SIZE_MAX || memchr(room, 0, size)) {
-        json_fail(&shards->json, "a name has a broken escape or a zero byte");
+        scan_fail(&shards->json, "a name has a broken escape or a zero byte");
         return broken(shards);
     }
     *at_out = shards->texts.count;
@@ -110,12 +110,12 @@ static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t by
 
 static int take_map(struct solo_ckpt_shards *shards)
 {
-    struct json_text key, value;
+    struct scan_text key, value;
     bool first = true;
-    if (!json_enter(&shards->json, '{')) {
+    if (!scan_enter(&shards->json, '{')) {
         return broken(shards);
     }
-    while (json_key(&shards->json, &first, &key) && json_string(&shards->json, &value)) {
+    while (scan_key(&shards->json, &first, &key) && scan_string(&shards->json, &value)) {
         struct solo_ckpt_shard_name name = {0};
         size_t name_at, file_at;
         uint32_t file_bytes;
@@ -134,20 +134,20 @@ static int take_map(struct solo_ckpt_shards *shards)
 
 static int take_metadata(struct solo_ckpt_shards *shards)
 {
-    struct json_text key;
+    struct scan_text key;
     bool first = true;
-    if (!json_enter(&shards->json, '{')) {
+    if (!scan_enter(&shards->json, '{')) {
         return broken(shards);
     }
-    while (json_key(&shards->json, &first, &key)) {
-        char next = json_peek(&shards->json);
+    while (scan_key(&shards->json, &first, &key)) {
+        char next = scan_peek(&shards->json);
         bool digits = next >= '0' && next <= '9';
-        struct json before = shards->json;
-        if (json_is(key, "total_size") && digits && json_uint(&shards->json, &shards->total)) {
+        struct scan before = shards->json;
+        if (scan_is(key, "total_size") && digits && scan_uint(&shards->json, &shards->total)) {
             continue;
         }
         shards->json = before; /* some writers give a float: advisory, like all of this */
-        if (!json_skip(&shards->json)) {
+        if (!scan_skip(&shards->json)) {
             break;
         }
     }
@@ -188,23 +188,23 @@ static int finish(struct solo_ckpt_shards *shards)
 
 static int parse(struct solo_ckpt_shards *shards)
 {
-    struct json_text key;
+    struct scan_text key;
     bool first = true, mapped = false;
-    if (!json_enter(&shards->json, '{')) {
+    if (!scan_enter(&shards->json, '{')) {
         return broken(shards);
     }
-    while (json_key(&shards->json, &first, &key)) {
-        if (json_is(key, "weight_map") && !mapped) {
+    while (scan_key(&shards->json, &first, &key)) {
+        if (scan_is(key, "weight_map") && !mapped) {
             mapped = true;
             TRY(take_map(shards));
-        } else if (json_is(key, "metadata") && json_peek(&shards->json) == '{') {
+        } else if (scan_is(key, "metadata") && scan_peek(&shards->json) == '{') {
             TRY(take_metadata(shards));
-        } else if (json_is(key, "weight_map") || !json_skip(&shards->json)) {
-            json_fail(&shards->json, "weight_map is there twice");
+        } else if (scan_is(key, "weight_map") || !scan_skip(&shards->json)) {
+            scan_fail(&shards->json, "weight_map is there twice");
             break;
         }
     }
-    if (shards->json.what || !json_end(&shards->json)) {
+    if (shards->json.what || !scan_end(&shards->json)) {
         return broken(shards);
     }
     return mapped ? 0
@@ -218,8 +218,8 @@ int solo_ckpt_shards_open(const void *json, size_t size, struct solo_ckpt_shards
     if (!shards) {
         return err_set(SOLO_ENOMEM, "no memory for an index of shards");
     }
-    shards->json = json_of(json, size);
-    int rc = json_is_utf8(json, size)
+    shards->json = scan_of(json, size);
+    int rc = scan_is_utf8(json, size)
                  ? parse(shards)
                  : FAULT(&shards->faults, SOLO_CKPT_DAMAGED, 0, "the index is not UTF-8");
     if (rc == 0 || rc == SOLO_ECORRUPT) {

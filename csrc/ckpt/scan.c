@@ -1,13 +1,13 @@
-#include "ckpt/json.h"
+#include "ckpt/scan.h"
 
 #include <string.h>
 
-struct json json_of(const void *bytes, size_t size)
+struct scan scan_of(const void *bytes, size_t size)
 {
-    return (struct json){bytes, bytes, (const uint8_t *)bytes + size, NULL};
+    return (struct scan){bytes, bytes, (const uint8_t *)bytes + size, NULL};
 }
 
-bool json_fail(struct json *json, const char *what)
+bool scan_fail(struct scan *json, const char *what)
 {
     if (!json->what) {
         json->what = what;
@@ -15,7 +15,7 @@ bool json_fail(struct json *json, const char *what)
     return false;
 }
 
-char json_peek(struct json *json)
+char scan_peek(struct scan *json)
 {
     while (json->at < json->end && (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' ||
                                     *json->at == '\r')) {
@@ -24,70 +24,70 @@ char json_peek(struct json *json)
     return json->at < json->end && !json->what ? (char)*json->at : 0;
 }
 
-static bool accept(struct json *json, char wanted)
+static bool accept(struct scan *json, char wanted)
 {
-    if (json_peek(json) != wanted || !wanted) {
+    if (scan_peek(json) != wanted || !wanted) {
         return false;
     }
     json->at++;
     return true;
 }
 
-bool json_enter(struct json *json, char bracket)
+bool scan_enter(struct scan *json, char bracket)
 {
-    return accept(json, bracket) || json_fail(json, "an object or array is missing");
+    return accept(json, bracket) || scan_fail(json, "an object or array is missing");
 }
 
-bool json_element(struct json *json, bool *first)
+bool scan_element(struct scan *json, bool *first)
 {
-    char next = json_peek(json);
+    char next = scan_peek(json);
     if (next == ']' || next == '}') {
         json->at++;
         return false;
     }
     if (!*first && !accept(json, ',')) {
-        return json_fail(json, "a comma is missing");
+        return scan_fail(json, "a comma is missing");
     }
     *first = false;
-    next = json_peek(json);
-    return (next && next != ']' && next != '}') || json_fail(json, "an element is missing");
+    next = scan_peek(json);
+    return (next && next != ']' && next != '}') || scan_fail(json, "an element is missing");
 }
 
-bool json_key(struct json *json, bool *first, struct json_text *key_out)
+bool scan_key(struct scan *json, bool *first, struct scan_text *key_out)
 {
-    return json_element(json, first) && json_string(json, key_out) &&
-           (accept(json, ':') || json_fail(json, "a colon is missing"));
+    return scan_element(json, first) && scan_string(json, key_out) &&
+           (accept(json, ':') || scan_fail(json, "a colon is missing"));
 }
 
-bool json_string(struct json *json, struct json_text *out)
+bool scan_string(struct scan *json, struct scan_text *out)
 {
     if (!accept(json, '"')) {
-        return json_fail(json, "a string is missing");
+        return scan_fail(json, "a string is missing");
     }
     out->at = json->at;
     while (json->at < json->end && *json->at != '"') {
         if (*json->at < 0x20) {
-            return json_fail(json, "a control character is inside a string");
+            return scan_fail(json, "a control character is inside a string");
         }
         json->at += *json->at == '\\' ? 2 : 1;
     }
     if (json->at >= json->end) {
         json->at = json->end;
-        return json_fail(json, "a string has no end");
+        return scan_fail(json, "a string has no end");
     }
     out->size = (size_t)(json->at - out->at);
     json->at++;
     return true;
 }
 
-bool json_uint(struct json *json, uint64_t *out)
+bool scan_uint(struct scan *json, uint64_t *out)
 {
-    const uint8_t *start = (json_peek(json), json->at);
+    const uint8_t *start = (scan_peek(json), json->at);
     uint64_t value = 0;
     while (json->at < json->end && *json->at >= '0' && *json->at <= '9') {
         unsigned digit = *json->at - '0';
         if (value > (UINT64_MAX - digit) / 10) {
-            return json_fail(json, "a number is larger than 64 bits");
+            return scan_fail(json, "a number is larger than 64 bits");
         }
         value = value * 10 + digit;
         json->at++;
@@ -95,13 +95,13 @@ bool json_uint(struct json *json, uint64_t *out)
     size_t digits = (size_t)(json->at - start);
     char next = json->at < json->end ? (char)*json->at : ',';
     if (!digits || (digits > 1 && *start == '0') || next == '.' || next == 'e' || next == 'E') {
-        return json_fail(json, "a count is not a whole number");
+        return scan_fail(json, "a count is not a whole number");
     }
     *out = value;
     return true;
 }
 
-static bool skip_plain(struct json *json)
+static bool skip_plain(struct scan *json)
 {
     const uint8_t *start = json->at;
     while (json->at < json->end && !strchr(" \t\r\n,]}[{\":", *json->at)) {
@@ -111,25 +111,25 @@ static bool skip_plain(struct json *json)
     bool word = (size == 4 && (!memcmp(start, "true", 4) || !memcmp(start, "null", 4))) ||
                 (size == 5 && !memcmp(start, "false", 5));
     bool number = size && (*start == '-' || (*start >= '0' && *start <= '9'));
-    return word || number || json_fail(json, "a value is not JSON");
+    return word || number || scan_fail(json, "a value is not JSON");
 }
 
-static bool skip(struct json *json, unsigned depth)
+static bool skip(struct scan *json, unsigned depth)
 {
-    char next = json_peek(json);
-    struct json_text unused;
+    char next = scan_peek(json);
+    struct scan_text unused;
     if (next == '"') {
-        return json_string(json, &unused);
+        return scan_string(json, &unused);
     }
     if (next != '{' && next != '[') {
         return skip_plain(json);
     }
-    if (depth >= JSON_DEPTH_MAX) {
-        return json_fail(json, "it is nested too deep");
+    if (depth >= SCAN_DEPTH_MAX) {
+        return scan_fail(json, "it is nested too deep");
     }
     json->at++;
     bool first = true;
-    while (next == '{' ? json_key(json, &first, &unused) : json_element(json, &first)) {
+    while (next == '{' ? scan_key(json, &first, &unused) : scan_element(json, &first)) {
         if (!skip(json, depth + 1)) {
             return false;
         }
@@ -137,18 +137,18 @@ static bool skip(struct json *json, unsigned depth)
     return !json->what;
 }
 
-bool json_skip(struct json *json)
+bool scan_skip(struct scan *json)
 {
     return skip(json, 0);
 }
 
-bool json_end(struct json *json)
+bool scan_end(struct scan *json)
 {
     return !json->what &&
-           ((json_peek(json), json->at == json->end) || json_fail(json, "text follows its end"));
+           ((scan_peek(json), json->at == json->end) || scan_fail(json, "text follows its end"));
 }
 
-bool json_is(struct json_text text, const char *word)
+bool scan_is(struct scan_text text, const char *word)
 {
     return text.size == strlen(word) && memcmp(text.at, word, text.size) == 0;
 }
@@ -208,7 +208,7 @@ static const uint8_t *take_code(const uint8_t *at, const uint8_t *end, uint32_t 
     return at;
 }
 
-size_t json_decode(struct json_text text, char *out)
+size_t scan_decode(struct scan_text text, char *out)
 {
     static const char plain[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
     const uint8_t *at = text.at, *end = text.at + text.size;
@@ -237,7 +237,7 @@ size_t json_decode(struct json_text text, char *out)
     return used;
 }
 
-bool json_is_utf8(const void *bytes, size_t size)
+bool scan_is_utf8(const void *bytes, size_t size)
 {
     const uint8_t *at = bytes, *end = at + size;
     while (at < end) {
