@@ -86,6 +86,11 @@ static void become_open(struct conn *conn)
     conn->heard_us = loop_now(conn->config.loop);
     loop_timer_cancel(conn->config.loop, &conn->deadline);
     frame_reader_init(&conn->reader);
+    if (transport_is_shm(&conn->transport)) { /* the first look leaves the mark that asks for a
+                                                 bell: what was written before rang none */
+        conn->more_input = true;
+        loop_later(conn->config.loop, &conn->pump);
+    }
     if (conn->config.calls->open) {
         conn->config.calls->open(conn->config.context, conn);
     }

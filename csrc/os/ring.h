@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 #define RING_BYTES                                                                                 \
-    (1u << 20) /* a power of two: the two rings of a pair stay in a core's share                   \
+    (1u                                                                                            \
+     << 20) /* a power of two: the two rings of a pair stay in a core's share                   \
                   of the cache */
 
 struct ring_shared {                              /* a line for each writer of a word */

@@ -131,8 +131,7 @@ TEST(a_look_up_on_the_loop_answers_once_and_never_from_inside_the_call)
         struct answer answer = {0};
         struct solo_url url = {.port = 1};
         snprintf(url.host, sizeof url.host, "%s", hosts[i]);
-        CHECK_EQ(addr_query_start(loop, &url, clock_us() + 10000000, on_found, &answer, &query),
-                 0);
+        CHECK_EQ(addr_query_start(loop, &url, clock_us() + 10000000, on_found, &answer, &query), 0);
         CHECK_EQ(answer.calls, 0);
         while (answer.calls == 0) {
             CHECK_EQ(loop_turn(loop, CLOCK_NEVER), 0);

@@ -43,8 +43,8 @@ TEST(timers_run_in_the_order_of_their_times_however_they_were_set)
     struct ticker tickers[64];
     uint64_t start_us = clock_us();
     for (int i = 0; i < 64; i++) {
-        tickers[i] = (struct ticker){.timer = {.fn = tick, .context = &tickers[i]},
-                                     .order = &order, .id = i};
+        tickers[i] = (struct ticker){
+            .timer = {.fn = tick, .context = &tickers[i]}, .order = &order, .id = i};
         loop_timer_set(loop, &tickers[i].timer, start_us + (uint64_t)(i * 37 % 64) * 100);
     }
     for (int i = 0; i < 64; i += 4) {
