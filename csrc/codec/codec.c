@@ -8,12 +8,12 @@
 /* Formats are little-endian and floats are copied as they are. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap bytes");
 
-static const struct codec *const table[] = {&codec_fp32, &codec_bf16, &codec_int8};
+static const struct codec *const table[] = {&codec_fp32, &codec_bf16, &codec_int8, NULL};
 
 int codec_find(const char *name, const struct codec **out)
 {
     const char *wanted = name && *name ? name : codec_fp32.name;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    for (size_t i = 0; table[i]; i++) {
         if (strcmp(wanted, table[i]->name) == 0) {
             *out = table[i];
             return 0;
@@ -148,7 +148,7 @@ int codec_encode(const struct codec *codec, const struct codec_delta *delta, voi
     const float *residual = delta->residual;
     static const float zeros[VEC_BLOCK];
     struct cursor cursor = {delta->pieces, 0};
-    float room[VEC_BLOCK], local[VEC_BLOCK];
+    _Alignas(64) float room[VEC_BLOCK], local[VEC_BLOCK]; /* no load across two lines */
     uint8_t *code = out;
     for (size_t i = 0; i < delta->count; i += VEC_BLOCK) {
         size_t part = block_of(delta->count - i);
@@ -167,7 +167,7 @@ int codec_reduce(const struct codec *codec, const struct codec_mean *mean, void 
 {
     const struct vec *vec = cpu_vec();
     size_t block_bytes = codec->bytes(VEC_BLOCK), offset = 0;
-    float room[VEC_BLOCK];
+    _Alignas(64) float room[VEC_BLOCK];
     for (size_t i = 0; i < mean->count; i += VEC_BLOCK, offset += block_bytes) {
         size_t part = block_of(mean->count - i);
         uint8_t *code = (uint8_t *)out + offset;
@@ -219,7 +219,7 @@ void codec_apply(const struct codec *codec, const struct codec_step *step)
 {
     const struct vec *vec = cpu_vec();
     struct cursor cursor = {step->pieces, 0};
-    float room[VEC_BLOCK];
+    _Alignas(64) float room[VEC_BLOCK];
     const uint8_t *code = step->mean;
     for (size_t i = 0; i < step->count; i += VEC_BLOCK, code += codec->bytes(VEC_BLOCK)) {
         size_t part = block_of(step->count - i);

@@ -25,7 +25,7 @@ static void add(const struct vec *vec, float *sum, const void *in, float weight,
 
 static bool check(const struct vec *vec, const void *in, size_t count)
 {
-    float values[VEC_BLOCK];
+    _Alignas(64) float values[VEC_BLOCK];
     decode(vec, values, in, count);
     return vec->absmax_bits(values, count) < F32_INF;
 }

@@ -9,7 +9,7 @@
  * arXiv:2206.02915. */
 struct f8 {
     uint32_t mantissa; /* stored bits */
-    int32_t bias;
+    uint32_t bias;
     uint32_t largest;  /* code of the largest finite value */
     uint32_t overflow; /* what a larger one becomes: Inf, or the largest, or the NaN */
     uint32_t nan;
@@ -23,32 +23,27 @@ static const struct f8 formats[SOLO_DTYPE_COUNT] = {
     [SOLO_F8E5M2Z] = {2, 16, 0x7f, 0x80, 0x80, true},
 };
 
-static uint8_t f8_of(const struct f8 *format, float value)
+static inline uint8_t f8_of(const struct f8 *format, float value)
 {
     uint32_t bits = f32_bits(value), magnitude = bits & ~F32_SIGN, sign = bits >> 24 & 0x80u;
-    uint32_t code = format->nan;
-    if (magnitude <= F32_INF) {
-        code = half_code(magnitude, format->mantissa, format->bias);
-        code = code > format->largest ? format->overflow : code;
-    }
-    if (format->unsigned_zero && (code == 0 || code == format->nan)) {
-        sign = 0;
-    }
-    return (uint8_t)(code | sign);
+    uint32_t code = half_code(magnitude, format->mantissa, format->bias);
+    code = code > format->largest ? format->overflow : code;
+    code = magnitude > F32_INF ? format->nan : code;
+    bool keeps_sign = !format->unsigned_zero || (code != 0 && code != format->nan);
+    return (uint8_t)(code | (keeps_sign ? sign : 0));
 }
 
-static float f8_value(const struct f8 *format, uint8_t byte)
+static inline float f8_value(const struct f8 *format, uint8_t byte)
 {
     uint32_t sign = (byte & 0x80u) << 24, code = byte & 0x7fu;
-    if (format->unsigned_zero ? byte == format->nan : code > format->largest) {
-        bool inf = code == format->overflow && format->overflow != format->nan;
-        return f32_from_bits(sign | F32_INF | (inf ? 0 : F32_QUIET));
-    }
-    uint32_t one = 1u << format->mantissa, exponent = code >> format->mantissa;
-    float significand = (float)(exponent ? (code & (one - 1)) + one : code);
-    int32_t power = (int32_t)(exponent ? exponent : 1) - format->bias - (int32_t)format->mantissa;
-    return f32_from_bits(sign |
-                         f32_bits(significand * f32_from_bits((uint32_t)(power + 127) << 23)));
+    uint32_t steps = (127 + 1 - format->bias - format->mantissa) << 23;
+    uint32_t denormal = f32_bits((float)(int32_t)code * f32_from_bits(steps));
+    uint32_t normal = (code << (23 - format->mantissa)) + ((127 - format->bias) << 23);
+    uint32_t bits = code >> format->mantissa ? normal : denormal;
+    bool is_inf = code == format->overflow && format->overflow != format->nan;
+    bool is_special = format->unsigned_zero ? byte == format->nan : code > format->largest;
+    uint32_t special = F32_INF | (is_inf ? 0 : F32_QUIET);
+    return f32_from_bits(sign | (is_special ? special : bits));
 }
 
 /* A power of two from 2^-127 on, 0xff is NaN (OCP MX scales): the nearest, as torch rounds:
@@ -81,33 +76,61 @@ bool convert_is_integer(enum solo_dtype dtype)
     return dtype >= SOLO_I8 && dtype <= SOLO_BOOL;
 }
 
-/* Arrays may begin at any byte. */
-typedef float f32 __attribute__((aligned(1)));
+static inline float any_f8_value(enum solo_dtype dtype, uint8_t byte)
+{
+    return dtype == SOLO_F8E8M0 ? e8m0_value(byte) : f8_value(&formats[dtype], byte);
+}
 
-/* The dtypes that the kernels do not know, one value at a time. */
-static void f8_to_f32(f32 *out, const uint8_t *in, enum solo_dtype dtype, size_t count)
+static inline uint8_t any_f8_of(enum solo_dtype dtype, float value)
+{
+    return dtype == SOLO_F8E8M0 ? e8m0_of(value) : f8_of(&formats[dtype], value);
+}
+
+static void f8_to_f32(float *out, const uint8_t *in, enum solo_dtype dtype, size_t count)
 {
     float values[256];
-    if (count < 256) { /* not worth a table */
-        for (size_t i = 0; i < count; i++) {
-            out[i] = dtype == SOLO_F8E8M0 ? e8m0_value(in[i]) : f8_value(&formats[dtype], in[i]);
-        }
-        return;
-    }
-    for (unsigned i = 0; i < 256; i++) {
-        uint8_t byte = (uint8_t)i;
-        values[i] = dtype == SOLO_F8E8M0 ? e8m0_value(byte) : f8_value(&formats[dtype], byte);
+    bool has_table = count >= 512; /* else not worth it */
+    for (unsigned i = 0; has_table && i < 256; i++) {
+        values[i] = any_f8_value(dtype, (uint8_t)i);
     }
     for (size_t i = 0; i < count; i++) {
-        out[i] = values[in[i]];
+        float value = has_table ? values[in[i]] : any_f8_value(dtype, in[i]);
+        memcpy((uint8_t *)out + i * sizeof value, &value, sizeof value);
     }
 }
 
-static void f8_from_f32(uint8_t *out, const f32 *in, enum solo_dtype dtype, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        out[i] = dtype == SOLO_F8E8M0 ? e8m0_of(in[i]) : f8_of(&formats[dtype], in[i]);
+#define STEP 32 /* elements between copies into locals: any alignment, known trip count */
+
+/* One function a format, so that its numbers are constants to the compiler. */
+#define FROM_F32(name, dtype)                                                                      \
+    static void name##_from_f32(uint8_t *out, const uint8_t *in, size_t count)                     \
+    {                                                                                              \
+        for (size_t i = 0; i < count; i += STEP) {                                                 \
+            size_t part = count - i < STEP ? count - i : STEP;                                     \
+            uint8_t codes[STEP];                                                                   \
+            float values[STEP] = {0};                                                              \
+            memcpy(values, in + i * sizeof(float), part * sizeof(float));                          \
+            for (size_t k = 0; k < STEP; k++) {                                                    \
+                codes[k] = any_f8_of(dtype, values[k]);                                            \
+            }                                                                                      \
+            memcpy(out + i, codes, part);                                                          \
+        }                                                                                          \
     }
+
+FROM_F32(e4m3, SOLO_F8E4M3)
+FROM_F32(e5m2, SOLO_F8E5M2)
+FROM_F32(e4m3z, SOLO_F8E4M3Z)
+FROM_F32(e5m2z, SOLO_F8E5M2Z)
+FROM_F32(e8m0, SOLO_F8E8M0)
+
+static void f8_from_f32(uint8_t *out, const float *in, enum solo_dtype dtype, size_t count)
+{
+    static void (*const table[])(uint8_t * out, const uint8_t *in, size_t count) = {
+        [SOLO_F8E4M3] = e4m3_from_f32,   [SOLO_F8E5M2] = e5m2_from_f32,
+        [SOLO_F8E4M3Z] = e4m3z_from_f32, [SOLO_F8E5M2Z] = e5m2z_from_f32,
+        [SOLO_F8E8M0] = e8m0_from_f32,
+    };
+    table[dtype](out, (const uint8_t *)in, count);
 }
 
 void convert_to_f32(float *out, const void *in, enum solo_dtype dtype, size_t count)

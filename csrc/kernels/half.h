@@ -27,19 +27,15 @@ static inline float f32_from_bits(uint32_t bits)
 /* The code, without sign, of a format with `mantissa` stored bits and this exponent bias that
  * is nearest to an fp32 value given by its bits without sign (not a NaN). What is too large
  * gives a code beyond the format's largest; the caller knows what that becomes. */
-static inline uint32_t half_code(uint32_t magnitude, uint32_t mantissa, int32_t bias)
+static inline uint32_t half_code(uint32_t magnitude, uint32_t mantissa, uint32_t bias)
 {
-    int32_t exponent = (int32_t)(magnitude >> 23) - 127;
-    int32_t least = 1 - bias; /* below it codes are denormal: a larger shift, no hidden bit */
-    uint32_t shift = 23 - mantissa + (uint32_t)(exponent < least ? least - exponent : 0);
-    if (shift > 24) { /* below half of the smallest; fp32's own denormals too */
-        return 0;
-    }
-    uint32_t significand = (magnitude & 0x007fffffu) | 0x00800000u;
-    uint32_t code = significand >> shift;
-    uint32_t rest = significand & ((1u << shift) - 1), middle = 1u << (shift - 1);
-    code += rest > middle || (rest == middle && (code & 1));
-    return exponent > least ? code + ((uint32_t)(exponent - least) << mantissa) : code;
+    /* Below the smallest normal, 2^(1 - bias), codes count steps of 2^(1 - bias - mantissa):
+     * the last bit of an fp32 of 2^23 steps, so adding that rounds. */
+    uint32_t steps = (127 + 1 - bias - mantissa + 23) << 23;
+    uint32_t denormal = f32_bits(f32_from_bits(magnitude) + f32_from_bits(steps)) - steps;
+    uint32_t shift = 23 - mantissa, odd = magnitude >> shift & 1;
+    uint32_t normal = (magnitude + odd + ((1u << (shift - 1)) - 1)) >> shift;
+    return magnitude < (127 + 1 - bias) << 23 ? denormal : normal - ((127 - bias) << mantissa);
 }
 
 static inline uint16_t f16_of(float value)
