@@ -64,7 +64,7 @@ struct out {
     uint32_t count, msg_count, event_count, events_dropped;
     struct action actions[OUT_ACTIONS_MAX];
     struct msg msgs[OUT_MSGS_MAX];
-    struct event events[OUT_EVENTS_MAX];
+    struct event events[OUT_EVENTS_MAX]; /* the last one is overwritten when they are too many */
     struct member_result result; /* of JOINED, COMPLETE or OVER; one a step */
     uint64_t wake_us;            /* feed MEMBER_TICK then, or earlier; UINT64_MAX: not needed */
 };
@@ -73,6 +73,7 @@ void out_clear(struct out *out);
 struct action *out_add(struct out *out, enum action_type type);
 struct action *out_add_peer(struct out *out, enum action_type type, uint32_t peer, uint32_t chunk);
 struct msg *out_msg(struct out *out, enum frame_type type);     /* adds SEND_MASTER with it */
-struct event *out_event(struct out *out, enum event_kind kind); /* never NULL: filled with nobody */
+struct event *out_event(struct out *out, enum event_kind kind); /* never NULL; of nobody */
+void out_wake(struct out *out, uint64_t at_us);                 /* no later than at_us */
 
 #endif

@@ -45,4 +45,6 @@ struct event {
 
 const char *event_kind_name(enum event_kind kind); /* "joined", "committed" ... */
 
+struct event *event_blank(struct event *event, enum event_kind kind); /* of nobody */
+
 #endif

@@ -23,11 +23,10 @@ enum round_phase {
 };
 
 struct round_slot {
-    uint32_t peer;        /* index into member->peers; own slot: ROUND_SELF */
-    uint32_t encode_next; /* k of the next chunk of this owner to encode */
-    uint32_t sends;       /* in flight */
-    uint32_t mean_next;   /* k of my next own chunk whose mean goes to this slot */
-    uint32_t means;       /* means of this owner that are here, from its first on, any order */
+    uint32_t encode_next; /* which of this owner's chunks my delta is encoded for next */
+    uint32_t sends;       /* to it: from ENCODE or SEND_MEAN until SENT */
+    uint32_t mean_next;   /* which of my own chunks' means goes to it next */
+    uint32_t means;       /* of this owner, here; own slot: reduced */
     bool up;              /* its link is */
 };
 #define ROUND_SELF UINT32_MAX
@@ -43,17 +42,38 @@ struct round {
     double lr_sum, steps;
     uint64_t mean_digest;
     uint64_t began_us, progress_us, done_us, stall_us;
-    uint32_t encoded;      /* chunks between ENCODE and SENT */
-    uint32_t turn;         /* where the search for the next chunk to encode goes on */
-    uint32_t mean_count;   /* means here */
-    uint32_t reduced_next; /* not used by drivers */
-    uint8_t *mean_here;    /* bit per chunk */
-    uint8_t *queue;        /* bit per own chunk: reduced, mean may go out */
+    uint32_t encoded;    /* chunks for others between ENCODE and SENT */
+    uint32_t turn;       /* the slot at which the search for the next chunk to encode begins */
+    uint32_t mean_count; /* here, of all owners */
+    uint32_t zero_next;  /* nobody contributes: next own chunk to reduce from nothing */
+    uint64_t job_step;   /* after it */
+    uint64_t delta_digest, sent_bytes, received_bytes;
+    uint8_t *mean_here;  /* bit per chunk */
+    uint8_t *reduced;    /* bit per own chunk: its mean may go out */
     struct shard shard;
+    uint32_t slot_peers[SOLO_MEMBERS_MAX]; /* index into member->peers; own: ROUND_SELF */
     struct round_slot slots[SOLO_MEMBERS_MAX];
 };
 
 uint64_t round_memory_bytes(const struct plan_model *model);
+
+/* Begins an attempt; then tell it the links that are up, and pump. */
+void round_begin(struct round *round, const struct msg_begin *begin, const struct plan_model *model,
+                 uint32_t slot, void *memory, uint64_t now_us);
+void round_link(struct round *round, uint32_t slot, bool up);
+void round_encoded(struct round *round, uint32_t chunk, struct out *out);
+void round_sent(struct round *round, uint32_t slot, enum frame_type type);
+void round_reduced(struct round *round, uint32_t chunk);
+/* A frame of this attempt from this slot; it was TAKE_HERE, or nothing happens. */
+void round_received(struct round *round, uint32_t slot, enum frame_type type, uint32_t chunk,
+                    struct out *out);
+/* Gives out what may be encoded, sent and reduced now; after any of the above. */
+void round_pump(struct round *round, struct out *out);
+bool round_whole(const struct round *round); /* the whole mean is here */
+/* Chunks are still owed to or by this slot: losing its link means that the attempt fails. */
+bool round_needs(const struct round *round, uint32_t slot);
+/* Who keeps this member waiting: a bit per slot; returns how many. */
+uint32_t round_owed(const struct round *round, uint8_t *owed);
 
 /* How a data frame that has only shown its header is to be taken. */
 enum round_take {
@@ -63,5 +83,7 @@ enum round_take {
     TAKE_DROP,  /* of an attempt that is over, or fenced: skip the payload */
     TAKE_FAULT, /* no honest peer sends it: close the link */
 };
+enum round_take round_take(const struct round *round, uint32_t slot, enum frame_type type,
+                           uint32_t chunk);
 
 #endif

@@ -9,7 +9,6 @@ struct shard {
     uint32_t first, count; /* owned chunks */
     uint32_t members;
     uint32_t contributors; /* slots that send a delta */
-    uint32_t reduced_count;
     uint8_t *here;        /* bit per (owned chunk, slot) */
     uint16_t *here_count; /* per owned chunk */
     uint8_t contributes[SOLO_MEMBERS_MAX / 8];
@@ -25,7 +24,7 @@ enum shard_step { SHARD_WAITS = 0, SHARD_COMPLETE = 1 };
  * SOLO_EPEER: not this owner's chunk, not a contributor, or here already. */
 int shard_add(struct shard *shard, uint32_t chunk, uint32_t slot);
 bool shard_has(const struct shard *shard, uint32_t chunk, uint32_t slot);
-/* Sets the bit of every contributor that owes a chunk; returns how many do. */
+/* Sets the bit of every contributor that the first incomplete chunk lacks; returns how many. */
 uint32_t shard_owed(const struct shard *shard, uint8_t *owed);
 
 #endif

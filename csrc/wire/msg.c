@@ -138,6 +138,7 @@ static void fields_begin(struct fields *f, struct msg_begin *begin)
     FIELD_UINT(f, "version", begin->version, 8);
     FIELD_DOUBLE(f, "lr_sum", begin->lr_sum);
     FIELD_DOUBLE(f, "steps", begin->steps);
+    FIELD_UINT(f, "job_step", begin->job_step, 8);
     FIELD_UINT(f, "stall_ms", begin->stall_ms, 4);
     FIELD_COUNT(f, "count", begin->count, SOLO_MEMBERS_MAX);
     for (uint32_t i = 0; f->ok && i < begin->count; i++) {
@@ -170,7 +171,6 @@ static void fields_verdict(struct fields *f, struct msg_verdict *verdict)
 {
     fields_round_id(f, &verdict->id);
     FIELD_UINT(f, "mean_digest", verdict->mean_digest, 8);
-    FIELD_UINT(f, "job_step", verdict->job_step, 8);
     FIELD_BOOL(f, "again", verdict->again);
     FIELD_INT(f, "rc", verdict->rc);
     FIELD_UINT(f, "rank", verdict->rank, 4);

@@ -115,6 +115,7 @@ struct msg_begin {
     uint32_t count;                     /* members = rows of the epoch's list */
     uint64_t weights[SOLO_MEMBERS_MAX]; /* by slot; 0: sends no delta */
     double lr_sum, steps;               /* weighted means over the contributors; 0: unknown */
+    uint64_t job_step;   /* after the round */
     uint32_t stall_ms;                  /* without progress for this long: FAULT */
 };
 
@@ -143,7 +144,6 @@ struct msg_fault {
 struct msg_verdict { /* COMMIT and ABORT */
     struct round_id id;
     uint64_t mean_digest; /* COMMIT: of the mean that is applied */
-    uint64_t job_step;    /* COMMIT: after the round */
     bool again;           /* ABORT: the round will be tried again; false: `rc` ends the merge */
     int32_t rc;
     uint32_t rank; /* ABORT: on whose account; UINT32_MAX: nobody's */
@@ -169,7 +169,7 @@ struct msg_catchup {
     uint32_t donors[MSG_DONORS_MAX]; /* node ranks, rows of MEMBERS sent before */
 };
 
-struct msg_caught_up {
+struct msg_caught_up { /* after a catch-up, and after each commit: what I hold now */
     uint64_t version, digest, job_step;
     bool held; /* false: failed; text says why */
     char text[MSG_REASON_MAX];
