@@ -29,7 +29,7 @@ enum action_type {
     ACTION_JOINED,         /* result */
     ACTION_COMPLETE,       /* result */
     ACTION_DUE,            /* due */
-    ACTION_OVER,           /* rc in result */
+    ACTION_OVER,           /* rc */
     ACTION_EVENT,          /* event */
 };
 
@@ -52,6 +52,7 @@ struct action {
     uint64_t version;
     bool flag;      /* ROUND: fresh_residual; ADOPT: own; DUE: due */
     uint32_t index; /* into out->msgs, out->events or 0 */
+    int rc;         /* OVER */
 };
 
 #define OUT_ACTIONS_MAX 2048u
@@ -65,8 +66,8 @@ struct out {
     struct action actions[OUT_ACTIONS_MAX];
     struct msg msgs[OUT_MSGS_MAX];
     struct event events[OUT_EVENTS_MAX]; /* the last one is overwritten when they are too many */
-    struct member_result result; /* of JOINED, COMPLETE or OVER; one a step */
-    uint64_t wake_us;            /* feed MEMBER_TICK then, or earlier; UINT64_MAX: not needed */
+    struct member_result result;         /* of JOINED, COMPLETE or OVER; one a step */
+    uint64_t wake_us; /* feed MEMBER_TICK then, or earlier; UINT64_MAX: not needed */
 };
 
 void out_clear(struct out *out);

@@ -48,8 +48,8 @@ struct round {
     uint32_t zero_next;  /* nobody contributes: next own chunk to reduce from nothing */
     uint64_t job_step;   /* after it */
     uint64_t delta_digest, sent_bytes, received_bytes;
-    uint8_t *mean_here;  /* bit per chunk */
-    uint8_t *reduced;    /* bit per own chunk: its mean may go out */
+    uint8_t *mean_here; /* bit per chunk */
+    uint8_t *reduced;   /* bit per own chunk: its mean may go out */
     struct shard shard;
     uint32_t slot_peers[SOLO_MEMBERS_MAX]; /* index into member->peers; own: ROUND_SELF */
     struct round_slot slots[SOLO_MEMBERS_MAX];

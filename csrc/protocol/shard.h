@@ -9,8 +9,8 @@ struct shard {
     uint32_t first, count; /* owned chunks */
     uint32_t members;
     uint32_t contributors; /* slots that send a delta */
-    uint8_t *here;        /* bit per (owned chunk, slot) */
-    uint16_t *here_count; /* per owned chunk */
+    uint8_t *here;         /* bit per (owned chunk, slot) */
+    uint16_t *here_count;  /* per owned chunk */
     uint8_t contributes[SOLO_MEMBERS_MAX / 8];
 };
 

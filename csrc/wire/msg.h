@@ -115,7 +115,7 @@ struct msg_begin {
     uint32_t count;                     /* members = rows of the epoch's list */
     uint64_t weights[SOLO_MEMBERS_MAX]; /* by slot; 0: sends no delta */
     double lr_sum, steps;               /* weighted means over the contributors; 0: unknown */
-    uint64_t job_step;   /* after the round */
+    uint64_t job_step;                  /* after the round */
     uint32_t stall_ms;                  /* without progress for this long: FAULT */
 };
 
