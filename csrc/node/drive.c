@@ -105,7 +105,7 @@ static void do_action(struct solo *solo, const struct action *action)
         set_due(solo, action->flag);
         break;
     case ACTION_OVER:
-        engine_over(solo, &solo->out.result);
+        engine_over(solo, &(struct member_result){.rc = action->rc});
         break;
     case ACTION_EVENT:
         report_event(solo, &solo->out.events[action->index]);

@@ -173,7 +173,8 @@ struct member_event {
     const char *text;   /* may be NULL */
     struct round_id id; /* ENCODED, REDUCED, APPLIED */
     uint32_t chunk;
-    uint64_t digest;                                                /* APPLIED, ADOPTED */
+    uint64_t digest;            /* APPLIED, ADOPTED */
+    uint64_t version, job_step; /* ADOPTED: of what is in place; for the driver's own log */
     uint64_t mean_digest, delta_digest, sent_bytes, received_bytes; /* RECEIVED, REDUCED */
     const struct frame *frame;                                      /* RECEIVED, SENT */
     const struct msg *msg;                                          /* MESSAGE */
