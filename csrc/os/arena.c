@@ -43,8 +43,8 @@ int solo_arena_map_file(struct solo_file *file, uint64_t bytes, struct solo_aren
 {
     /* Private and without reserve: a file larger than memory can be mapped (its changed pages
      * alone need memory), and nothing is ever written back. */
-    uint8_t *map = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                        file->fd, 0);
+    uint8_t *map =
+        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
     if (map == MAP_FAILED) {
         return err_errno("%s: mapping %" PRIu64 " bytes", file->path, bytes);
     }

@@ -16,12 +16,15 @@
 static void close_all(struct conn *conn)
 {
     struct loop *loop = conn->config.loop;
+    /* Given up in the middle of sending: the other side hears it at once, and not only when
+     * it has read what is on its way. */
+    bool abrupt = conn->state == CONN_OPEN && conn->outbox.count > 0;
     dial_cancel(conn->dial);
     conn->dial = NULL;
     loop_timer_cancel(loop, &conn->deadline);
     loop_later_cancel(loop, &conn->pump);
     loop_unwatch(loop, &conn->io);
-    transport_close(&conn->transport);
+    transport_close(&conn->transport, abrupt);
     outbox_clear(&conn->outbox);
     conn->room = NULL;
     conn->state = CONN_LOST;

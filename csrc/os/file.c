@@ -19,12 +19,12 @@ static const struct {
     const char *name;
     int network;
 } filesystems[] = {
-    {0xef53, "ext4", 0},        {0x58465342, "xfs", 0},       {0x9123683e, "btrfs", 0},
-    {0x01021994, "tmpfs", 0},   {0x2fc12fc1, "zfs", 0},       {0xf2f52010, "f2fs", 0},
-    {0x794c7630, "overlay", 0}, {0x6969, "nfs", 1},           {0xff534d42, "cifs", 1},
-    {0xfe534d42, "smb2", 1},    {0x517b, "smb", 1},           {0x0bd00bd0, "lustre", 1},
-    {0x00c36400, "ceph", 1},    {0x65735546, "fuse", 1},      {0x01021997, "9p", 1},
-    {0x47504653, "gpfs", 1},    {0x19830326, "fhgfs", 1},     {0x5346414f, "afs", 1},
+    {0xef53, "ext4", 0},        {0x58465342, "xfs", 0},      {0x9123683e, "btrfs", 0},
+    {0x01021994, "tmpfs", 0},   {0x2fc12fc1, "zfs", 0},      {0xf2f52010, "f2fs", 0},
+    {0x794c7630, "overlay", 0}, {0x6969, "nfs", 1},          {0xff534d42, "cifs", 1},
+    {0xfe534d42, "smb2", 1},    {0x517b, "smb", 1},          {0x0bd00bd0, "lustre", 1},
+    {0x00c36400, "ceph", 1},    {0x65735546, "fuse", 1},     {0x01021997, "9p", 1},
+    {0x47504653, "gpfs", 1},    {0x19830326, "fhgfs", 1},    {0x5346414f, "afs", 1},
     {0x73757245, "coda", 1},    {0x6a656a63, "virtiofs", 1},
 };
 
@@ -174,8 +174,8 @@ int file_read_direct(const struct solo_file *file, uint64_t offset, void *to, si
     int retries = RETRIES_MAX;
     size_t done = 0;
     while (done < size) {
-        ssize_t got = pread(file->direct_fd, (char *)to + done, size - done,
-                            (off_t)(offset + done));
+        ssize_t got =
+            pread(file->direct_fd, (char *)to + done, size - done, (off_t)(offset + done));
         if (again(got, &retries)) {
             continue;
         }
@@ -239,6 +239,5 @@ static int read_at(void *context, uint64_t offset, void *bytes, size_t count)
 
 void solo_file_source(struct solo_file *file, struct solo_ckpt_source *out)
 {
-    *out = (struct solo_ckpt_source){
-        .context = file, .size = file->info.bytes, .read = read_at};
+    *out = (struct solo_ckpt_source){.context = file, .size = file->info.bytes, .read = read_at};
 }

@@ -15,8 +15,8 @@
 
 struct solo_file {
     int fd;
-    int direct_fd; /* -1: not open, or not possible here */
-    char path[512]; /* for messages, perhaps cut */
+    int direct_fd;              /* -1: not open, or not possible here */
+    char path[512];             /* for messages, perhaps cut */
     struct solo_file_info info; /* as of opening */
 };
 

@@ -22,7 +22,7 @@ int store_begin(struct store *store, const char *folder, const char *name);
 int store_write(struct store *store, const void *bytes, size_t size);
 /* Writes at the start of the file, for a header that is known last. */
 int store_write_at(struct store *store, uint64_t offset, const void *bytes, size_t size);
-int store_commit(struct store *store); /* ends the struct, also on an error */
+int store_commit(struct store *store);   /* ends the struct, also on an error */
 void store_abandon(struct store *store); /* the old file stays */
 
 /* SOLO_ENOENT: there is none. Gives *fd_out and the size: store_close. */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "os/sock.h"
 
 /* ---- a plain socket --------------------------------------------------------------------- */
 
@@ -163,10 +164,12 @@ bool transport_is_shm(const struct transport *transport)
     return transport->calls == &shm_calls;
 }
 
-void transport_close(struct transport *transport)
+void transport_close(struct transport *transport, bool abrupt)
 {
     shm_close(&transport->shm);
-    if (transport->fd >= 0) {
+    if (transport->fd >= 0 && abrupt) {
+        sock_reset(transport->fd);
+    } else if (transport->fd >= 0) {
         close(transport->fd);
     }
     transport->fd = -1;

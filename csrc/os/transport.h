@@ -41,6 +41,6 @@ int transport_accepted(struct transport *transport); /* the answer; SOLO_EAGAIN:
 void transport_bell(struct transport *transport);
 void transport_shut(struct transport *transport); /* sends no more: the other side reads an end */
 bool transport_is_shm(const struct transport *transport);
-void transport_close(struct transport *transport);
+void transport_close(struct transport *transport, bool abrupt); /* abrupt: TCP sends a reset */
 
 #endif

@@ -1,0 +1,426 @@
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "os/conn_inside.h"
+#include "os/door.h"
+#include "os/link.h"
+#include "os/sock.h"
+
+enum { CHUNK = 256 << 10, CHUNKS = 200 };
+
+struct side {
+    struct link *link;
+    int opened, lost, rc, frames, sent;
+    uint8_t seen[CHUNKS]; /* how often a chunk came */
+    uint8_t was_sent[CHUNKS];
+    int place_rc;
+    char text[SOLO_TEXT_MAX];
+};
+
+static struct loop *loop;
+static struct door *door;
+static struct solo_url here;
+static struct side server, client;
+static uint32_t streams_here;
+static int greetings;
+static uint8_t source[CHUNK + CHUNKS], target[CHUNKS][CHUNK];
+
+static void on_open(void *context, struct link *link)
+{
+    struct side *side = context;
+    CHECK(link_is_open(link));
+    side->opened++;
+}
+
+static int on_place(void *context, struct link *link, const struct frame *frame, void **room_out)
+{
+    struct side *side = context;
+    (void)link;
+    if (frame->type == FRAME_DELTA) {
+        *room_out = target[frame->chunk];
+    }
+    return side->place_rc;
+}
+
+static int on_frame(void *context, struct link *link, const struct frame *frame,
+                    const void *payload)
+{
+    struct side *side = context;
+    (void)link;
+    (void)payload;
+    side->frames++;
+    if (frame->type == FRAME_DELTA) {
+        side->seen[frame->chunk]++;
+    }
+    return 0;
+}
+
+static void on_sent(void *context, struct link *link, uint64_t tag)
+{
+    struct side *side = context;
+    (void)link;
+    side->sent++;
+    side->was_sent[tag]++;
+}
+
+static void on_lost(void *context, struct link *link, int rc, const char *text)
+{
+    struct side *side = context;
+    (void)link;
+    side->lost++;
+    side->rc = rc;
+    snprintf(side->text, sizeof side->text, "%s", text);
+}
+
+static const struct link_calls calls = {
+    .open = on_open, .place = on_place, .frame = on_frame, .sent = on_sent, .lost = on_lost};
+
+static struct link_config config_of(struct side *side, uint32_t streams, bool shm)
+{
+    static const struct frame greeting = {.type = FRAME_LINK};
+    return (struct link_config){.loop = loop,
+                                .job_id = "job",
+                                .token = "secret",
+                                .role = HELLO_DATA,
+                                .calls = &calls,
+                                .context = side,
+                                .streams = streams,
+                                .shm = shm,
+                                .greeting = &greeting,
+                                .greeting_payload = "me",
+                                .greeting_size = 2};
+}
+
+static int on_admit(void *context, struct conn *conn, const struct frame *first,
+                    const void *payload)
+{
+    (void)context;
+    CHECK_EQ(first->type, FRAME_LINK);
+    CHECK(memcmp(payload, "me", 2) == 0);
+    greetings++;
+    struct link_config config = config_of(&server, 0, true);
+    return server.link ? link_add(server.link, conn) : link_accept(&config, conn, &server.link);
+}
+
+static const struct door_calls door_calls = {.admit = on_admit};
+
+#define UNTIL(condition)                                                                           \
+    do {                                                                                           \
+        uint64_t until_deadline = clock_us() + 20000000;                                           \
+        while (!(condition)) {                                                                     \
+            CHECK(clock_us() < until_deadline);                                                    \
+            CHECK_EQ(loop_turn(loop, clock_us() + 50000), 0);                                      \
+        }                                                                                          \
+    } while (0)
+
+static void open_door(const char *host)
+{
+    struct door_config config = {
+        .job_id = "job", .token = "secret", .roles = 1u << HELLO_DATA, .calls = &door_calls};
+    memset(&server, 0, sizeof server);
+    memset(&client, 0, sizeof client);
+    memset(target, 0, sizeof target);
+    greetings = 0;
+    for (size_t i = 0; i < sizeof source; i++) {
+        source[i] = (uint8_t)(i * 31 + i / 257);
+    }
+    CHECK_EQ(loop_new(&loop), 0);
+    config.loop = loop;
+    here = (struct solo_url){0};
+    snprintf(here.host, sizeof here.host, "%s", host);
+    CHECK_EQ(sock_listen(&here, &config.listen_fd, &here.port), 0);
+    CHECK_EQ(door_open(&config, &door), 0);
+}
+
+static void dial(uint32_t streams, bool shm)
+{
+    struct link_config config = config_of(&client, streams, shm);
+    streams_here = streams;
+    CHECK_EQ(link_dial(&config, &here, &client.link), 0);
+}
+
+static void close_door(void)
+{
+    link_free(client.link);
+    link_free(server.link);
+    door_close(door);
+    loop_free(loop);
+}
+
+/* Chunk i is the source from byte i on: each differs. */
+static void send_chunks(struct side *from)
+{
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        struct frame frame = {.type = FRAME_DELTA, .chunk = i};
+        CHECK_EQ(link_send(from->link, &frame, source + i, CHUNK, i), 0);
+    }
+}
+
+static void check_chunks(const struct side *to)
+{
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        CHECK_EQ(to->seen[i], 1);
+        CHECK(memcmp(target[i], source + i, CHUNK) == 0);
+    }
+}
+
+static void every_frame_once(const char *host, uint32_t streams, bool shm, uint32_t expected)
+{
+    open_door(host);
+    dial(streams, shm);
+    send_chunks(&client); /* before it is open: they wait */
+    CHECK_EQ(client.sent, 0);
+    UNTIL(server.frames == CHUNKS && client.sent == CHUNKS);
+    check_chunks(&server);
+    CHECK_EQ(client.opened, 1);
+    CHECK_EQ(link_is_shm(client.link), shm);
+    CHECK_EQ(link_is_shm(server.link), shm);
+    CHECK_EQ(link_streams(client.link), expected);
+    CHECK_EQ(greetings, expected);
+    memset(target, 0, sizeof target);
+    send_chunks(&server); /* and the other way, on the same streams */
+    UNTIL(client.frames == CHUNKS && server.sent == CHUNKS);
+    check_chunks(&client);
+    CHECK(link_received_bytes(server.link) > (uint64_t)CHUNK * CHUNKS);
+    close_door();
+}
+
+TEST(every_frame_arrives_once_over_one_stream)
+{
+    every_frame_once("127.0.0.1", 1, false, 1);
+}
+
+TEST(every_frame_arrives_once_over_four_streams)
+{
+    every_frame_once("127.0.0.1", 4, false, 4);
+}
+
+TEST(every_frame_arrives_once_over_four_ipv6_streams)
+{
+    every_frame_once("::1", 4, false, 4);
+}
+
+TEST(every_frame_arrives_once_over_shared_memory)
+{
+    every_frame_once("127.0.0.1", 4, true, 1);
+}
+
+TEST(streams_are_opened_only_when_frames_wait)
+{
+    open_door("127.0.0.1");
+    dial(4, false);
+    UNTIL(client.opened && server.link);
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
+    }
+    CHECK_EQ(link_streams(client.link), 1);
+    send_chunks(&client);
+    UNTIL(server.frames == CHUNKS && link_streams(client.link) == 4);
+    close_door();
+}
+
+TEST(without_a_local_door_on_that_port_tcp_is_taken)
+{
+    char name[CONN_LOCAL_NAME_MAX];
+    open_door("127.0.0.1");
+    door_close(door);
+    struct door_config config = {.loop = loop,
+                                 .job_id = "job",
+                                 .token = "secret",
+                                 .roles = 1u << HELLO_DATA,
+                                 .calls = &door_calls};
+    CHECK_EQ(sock_listen(&here, &config.listen_fd, &here.port), 0);
+    int other = -1; /* holds the local name, so that the door has none, and speaks nonsense */
+    conn_local_name(here.port, name);
+    CHECK_EQ(shm_listen(name, &other), 0);
+    CHECK_EQ(door_open(&config, &door), 0);
+    dial(1, true);
+    int fd = -1;
+    UNTIL(shm_accept(other, &fd) == 0);
+    close(fd);
+    UNTIL(client.opened);
+    CHECK(!link_is_shm(client.link));
+    close(other);
+    close_door();
+}
+
+TEST(paused_frames_arrive_after_resume)
+{
+    open_door("127.0.0.1");
+    dial(4, false);
+    server.place_rc = SOLO_EAGAIN;
+    send_chunks(&client);
+    UNTIL(server.link);
+    for (int i = 0; i < 50; i++) {
+        CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
+    }
+    CHECK_EQ(server.frames, 0);
+    CHECK(client.sent < CHUNKS);
+    server.place_rc = 0;
+    link_resume(server.link);
+    UNTIL(server.frames == CHUNKS);
+    check_chunks(&server);
+    close_door();
+}
+
+TEST(a_full_link_says_so_and_keeps_what_it_took)
+{
+    open_door("127.0.0.1");
+    dial(1, false);
+    struct frame frame = {.type = FRAME_FETCH};
+    uint32_t taken = 0;
+    int rc;
+    while ((rc = link_send(client.link, &frame, NULL, 0, 0)) == 0) {
+        taken++;
+    }
+    CHECK_EQ(rc, SOLO_EAGAIN);
+    CHECK_EQ(taken, LINK_SENDS_MAX);
+    UNTIL(server.frames == (int)taken);
+    close_door();
+}
+
+TEST(finishing_sends_what_waits_over_all_streams)
+{
+    open_door("127.0.0.1");
+    dial(4, false);
+    UNTIL(client.opened);
+    send_chunks(&client);
+    link_finish(client.link, clock_us() + 10000000);
+    CHECK_EQ(link_send(client.link, &(struct frame){.type = FRAME_FETCH}, NULL, 0, 0),
+             SOLO_ECLOSED);
+    UNTIL(server.lost);
+    CHECK_EQ(server.rc, SOLO_ECLOSED);
+    CHECK_EQ(server.frames, CHUNKS);
+    check_chunks(&server);
+    link_free(server.link);
+    server.link = NULL;
+    UNTIL(client.lost);
+    CHECK_EQ(client.rc, SOLO_ECLOSED);
+    close_door();
+}
+
+/* One of several streams breaks while frames wait: nothing is lost in silence. */
+static void break_a_stream(void)
+{
+    for (int fd = 3; fd < 256; fd++) { /* any TCP socket of ours that is connected */
+        struct addr remote;
+        if (sock_remote(fd, &remote) == 0 && addr_port(&remote) == here.port) {
+            shutdown(fd, SHUT_RDWR);
+            return;
+        }
+    }
+    CHECK(false);
+}
+
+TEST(the_loss_of_one_stream_is_the_loss_of_the_link_on_both_sides)
+{
+    open_door("127.0.0.1");
+    dial(4, false);
+    server.place_rc = SOLO_EAGAIN; /* so that all streams hold frames */
+    send_chunks(&client);
+    UNTIL(link_streams(client.link) == 4 && greetings == 4);
+    break_a_stream();
+    UNTIL(client.lost && server.lost);
+    CHECK(client.rc < 0 && server.rc < 0);
+    CHECK_EQ(client.lost, 1);
+    CHECK_EQ(server.lost, 1);
+    CHECK_EQ(link_streams(client.link), 0);
+    CHECK_EQ(link_send(client.link, &(struct frame){.type = FRAME_FETCH}, NULL, 0, 0),
+             SOLO_ECLOSED);
+    close_door();
+}
+
+TEST(a_link_that_cannot_be_made_says_why)
+{
+    open_door("127.0.0.1");
+    struct solo_url gone = {.host = "127.0.0.1"};
+    int fd = -1;
+    CHECK_EQ(sock_listen(&gone, &fd, &gone.port), 0);
+    close(fd);
+    struct link_config config = config_of(&client, 0, true);
+    CHECK_EQ(link_dial(&config, &gone, &client.link), 0);
+    UNTIL(client.lost);
+    CHECK_EQ(client.rc, SOLO_EREFUSED);
+    CHECK_HAS(client.text, "nothing listens");
+    close_door();
+}
+
+static pid_t spawn_sender(bool shm)
+{
+    pid_t child = fork();
+    if (child != 0) {
+        return child;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CHECK_EQ(loop_new(&loop), 0);
+    dial(4, shm);
+    send_chunks(&client);
+    for (;;) {
+        loop_turn(loop, CLOCK_NEVER);
+    }
+}
+
+static void killed_sender(bool shm)
+{
+    open_door("127.0.0.1");
+    pid_t child = spawn_sender(shm);
+    UNTIL(server.frames >= 3);
+    kill(child, SIGKILL);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+    UNTIL(server.lost);
+    CHECK_EQ(server.lost, 1);
+    for (uint32_t i = 0; i < CHUNKS; i++) { /* what was told as whole is whole */
+        CHECK(server.seen[i] <= 1);
+        CHECK(!server.seen[i] || memcmp(target[i], source + i, CHUNK) == 0);
+    }
+    close_door();
+}
+
+TEST(a_killed_peer_loses_the_link_over_tcp)
+{
+    killed_sender(false);
+}
+
+TEST(a_killed_peer_loses_the_link_over_shared_memory)
+{
+    killed_sender(true);
+}
+
+static int freed;
+
+static void on_lost_free(void *context, struct link *link, int rc, const char *text)
+{
+    struct side *side = context;
+    (void)rc;
+    (void)text;
+    side->link = NULL;
+    freed++;
+    link_free(link);
+}
+
+TEST(a_link_may_be_freed_in_its_last_callback)
+{
+    static const struct link_calls freeing = {.frame = on_frame, .lost = on_lost_free};
+    open_door("127.0.0.1");
+    struct link_config config = config_of(&client, 4, true);
+    config.calls = &freeing;
+    CHECK_EQ(link_dial(&config, &here, &client.link), 0);
+    UNTIL(server.link);
+    link_free(server.link);
+    server.link = NULL;
+    UNTIL(freed == 1);
+    close_door();
+}
+
+TEST(streams_follow_bandwidth_times_round_trip)
+{
+    uint64_t window = 4u << 20;
+    CHECK_EQ(link_streams_for(0, 1000, window), 1);
+    CHECK_EQ(link_streams_for(1250000000u, 200, window), 1);  /* 10 Gbit/s, 0.2 ms */
+    CHECK_EQ(link_streams_for(125000000u, 50000, window), 3); /* 1 Gbit/s, 50 ms */
+    CHECK_EQ(link_streams_for(42000000u, 100000, window), 3); /* one full window: have more */
+    CHECK_EQ(link_streams_for(12500000000u, 100000, window), LINK_STREAMS_MAX);
+}
