@@ -45,8 +45,8 @@ static unsigned rendezvous_port(const struct launch *launch)
 
 static void add_fixed(const struct launch *launch, struct list *argv)
 {
-    const char *address =
-        launch->master_address.size ? host_numeric(&launch->master_address) : launch->master.host;
+    const char *address = launch->master_address.size ? machine_numeric(&launch->master_address)
+                                                      : launch->master.host;
     list_addf(argv, "--nnodes=%d", launch->nnodes);
     list_addf(argv, "--node-rank=%d", launch->node_rank);
     list_addf(argv, "--master-addr=%s", address);
@@ -75,7 +75,8 @@ static void add_plain(const struct launch *launch, struct list *argv)
     const char *url = settings->of[FLAG_MASTER_URL].value, *why;
     struct solo_url master;
     if (url && settings_explicit(settings, FLAG_MASTER_URL) &&
-        settings->of[FLAG_MASTER_URL].source != SOURCE_PET && host_url_parse(url, &master, &why)) {
+        settings->of[FLAG_MASTER_URL].source != SOURCE_PET &&
+        machine_url_parse(url, &master, &why)) {
         list_addf(argv, "--master-addr=%s", master.host);
         list_addf(argv, "--master-port=%u", master.port);
     }
@@ -171,7 +172,7 @@ static void set_threads_and_interfaces(const struct launch *launch, struct comma
     if (!launch->solo) {
         return;
     }
-    const char *interface = launch->fixed ? launch->interface : host_interface("127.0.0.1");
+    const char *interface = launch->fixed ? launch->interface : machine_interface("127.0.0.1");
     set_if_unset(out, "GLOO_SOCKET_IFNAME", interface);
     set_if_unset(out, "NCCL_SOCKET_IFNAME", interface);
 }

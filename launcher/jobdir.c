@@ -89,7 +89,7 @@ struct finding jobdir_describe(const struct launch *launch, const struct list *a
     struct tm utc;
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     fprintf(file, "{\"schema\":1,\"job_id\":%s,\"started\":\"%s\",\"host\":%s,\"node_rank\":%d,",
-            text_json(launch->job_id), when, text_json(host_name()), launch->node_rank);
+            text_json(launch->job_id), when, text_json(machine_name()), launch->node_rank);
     fprintf(file, "\"solo\":%s,\"wire\":%u,\"torch\":%s,\"python\":%s,\n\"command\":[",
             text_json(SOLO_VERSION), SOLO_WIRE_VERSION,
             text_json(launch->python.torch ? launch->python.torch : ""),

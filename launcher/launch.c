@@ -199,11 +199,11 @@ static struct finding step_master_url(struct launch *launch)
                 NULL);
         }
     }
-    if (!host_url_parse(text, &launch->master, &why)) {
+    if (!machine_url_parse(text, &launch->master, &why)) {
         return fail(CODE_MASTER_URL, text_format("--master_url %s", text), why,
                     "tcp://HOST:PORT, e.g. tcp://10.0.0.1:29400 or tcp://[fd00::1]:29400", NULL);
     }
-    launch->master_text = host_url_text(launch->master.host, launch->master.port);
+    launch->master_text = machine_url_text(launch->master.host, launch->master.port);
     if (!launch_resolve_master(launch, &why)) {
         return warn(CODE_UNREACHABLE, text_format("%s: %s", launch->master_text, why), NULL, NULL);
     }
@@ -223,17 +223,17 @@ static struct finding step_master_url(struct launch *launch)
 bool launch_resolve_master(struct launch *launch, const char **why)
 {
     struct address address = {0};
-    if (!host_resolve(&launch->master, &address, why)) {
+    if (!machine_resolve(&launch->master, &address, why)) {
         return false;
     }
-    launch->own_address = host_route_source(&address);
+    launch->own_address = machine_route_source(&address);
     if (!launch->own_address) {
         *why = "there is no route to it";
         return false;
     }
     launch->master_address = address;
-    launch->master_loopback = host_is_loopback(&address);
-    launch->interface = host_interface(launch->own_address);
+    launch->master_loopback = machine_is_loopback(&address);
+    launch->interface = machine_interface(launch->own_address);
     return true;
 }
 

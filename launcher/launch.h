@@ -9,7 +9,7 @@
 
 #include "args.h"
 #include "device.h"
-#include "host.h"
+#include "machine.h"
 #include "python.h"
 #include "settings.h"
 

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +16,12 @@
 #include "master_watch.h"
 #include "number.h"
 #include "reach.h"
+
+/* Until protocol/master.c is in libsolo. */
+#pragma weak solo_master_open
+#pragma weak solo_master_run
+#pragma weak solo_master_stop
+#pragma weak solo_master_close
 
 enum {
     ASK_MS = 900,      /* whoever listens at our port answers within this, or is not solo */
@@ -30,42 +35,38 @@ static const char ready_variable[] = "SOLO_MASTER_READY_FD";
 
 /* ---- whose port is it? ------------------------------------------------------------------ */
 
-/* "since 10:31:15" for a process of this machine. */
-static char *since(uint64_t pid)
+/* A master's incarnation is when it began, in microseconds of wall time. */
+static char *since(uint64_t incarnation)
 {
-    struct stat status;
     struct tm local;
     char when[32];
-    if (stat(text_format("/proc/%llu", (unsigned long long)pid), &status) < 0) {
-        return text_copy("");
-    }
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&status.st_mtim.tv_sec, &local));
-    return text_format(" since %s", when);
+    time_t seconds = (time_t)(incarnation / 1000000);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &local));
+    return text_copy(when);
 }
 
 static struct finding second_master(const struct launch *launch, const struct solo_status *status)
 {
-    bool here = strcmp(status->master_name, host_name()) == 0;
+    unsigned long long pid = status->master_pid;
     return fail(
         CODE_SECOND_MASTER,
-        text_format("job %s has a master already: pid %llu on %s%s", launch->job_id,
-                    (unsigned long long)status->master_pid, status->master_name,
-                    here ? since(status->master_pid) : ""),
+        text_format("job %s has a master already: pid %llu on %s since %s", launch->job_id, pid,
+                    status->master_name, since(status->incarnation)),
         text_format("it serves %u members at %s", status->member_count, launch->master_text),
-        text_format("use it, or end it first: kill %llu", (unsigned long long)status->master_pid),
+        text_format("use it, or end it first: kill %llu", pid),
         text_format("solorun status %s", launch->master_text));
 }
 
 static struct finding port_held(const struct launch *launch, int why)
 {
-    const char *holder = host_port_holder(launch->master.port);
-    unsigned port = host_free_port();
+    const char *holder = machine_port_holder(launch->master.port);
+    unsigned port = machine_free_port();
     return fail(CODE_PORT,
                 text_format("port %u of --master_url: %s", launch->master.port, strerror(why)),
                 holder ? text_format("it is held by %s", holder)
                        : "the process that holds it belongs to another user",
                 text_format("--master_url %s is free; the same on every node",
-                            host_url_text(launch->master.host, port)),
+                            machine_url_text(launch->master.host, port)),
                 text_format("ss -ltnp 'sport = :%u'", launch->master.port));
 }
 
@@ -73,7 +74,7 @@ static struct finding port_held(const struct launch *launch, int why)
 static bool replace_abandoned(const struct solo_status *status)
 {
     pid_t pid = (pid_t)status->master_pid;
-    if (status->member_count > 0 || strcmp(status->master_name, host_name()) != 0 ||
+    if (status->member_count > 0 || strcmp(status->master_name, machine_name()) != 0 ||
         !master_watch_is_abandoned(pid)) {
         return false;
     }
@@ -84,7 +85,7 @@ static int listen_again(const struct launch *launch)
 {
     uint64_t deadline = reach_now_ms() + REPLACE_MS;
     int fd;
-    while ((fd = host_listen(&launch->master_address, true)) == -EADDRINUSE &&
+    while ((fd = machine_listen(&launch->master_address, true)) == -EADDRINUSE &&
            reach_now_ms() < deadline) {
         struct timespec pause = {.tv_nsec = 20000000};
         nanosleep(&pause, NULL);
@@ -95,15 +96,16 @@ static int listen_again(const struct launch *launch)
 /* Nobody chose the port: any free one does for a job that is alone on this machine. */
 static bool move_to_free_port(struct launch *launch, int *fd)
 {
-    if (launch->settings.of[FLAG_MASTER_URL].value || !(launch->master.port = host_free_port())) {
+    if (launch->settings.of[FLAG_MASTER_URL].value ||
+        !(launch->master.port = machine_free_port())) {
         return false;
     }
     const char *why;
-    launch->master_text = host_url_text(launch->master.host, launch->master.port);
+    launch->master_text = machine_url_text(launch->master.host, launch->master.port);
     if (!launch_resolve_master(launch, &why)) {
         return false;
     }
-    *fd = host_listen(&launch->master_address, true);
+    *fd = machine_listen(&launch->master_address, true);
     if (*fd >= 0) {
         message_note("port %u is taken by another job: the master is at %s", SOLO_PORT_DEFAULT,
                      launch->master_text);
@@ -249,13 +251,13 @@ static struct finding start_on(struct launch *launch, int listen_fd)
 struct finding master_process_start(struct launch *launch)
 {
     if (!solo_master_open) {
-        return fine("this build has no engine");
+        return fine("this build has no master");
     }
     struct finding finding = reach_name(launch);
     if (finding.level == LEVEL_FAIL) {
         return finding;
     }
-    int fd = host_listen(&launch->master_address, true);
+    int fd = machine_listen(&launch->master_address, true);
     if (fd == -EADDRNOTAVAIL) {
         return reach_master(launch); /* not our address: `solorun master` runs elsewhere */
     }
@@ -302,7 +304,7 @@ static struct finding bind_alone(struct launch *launch, int *fd)
     if (finding.level == LEVEL_FAIL) {
         return finding;
     }
-    *fd = host_listen(&launch->master_address, false);
+    *fd = machine_listen(&launch->master_address, false);
     if (*fd == -EADDRINUSE) {
         return settle_taken_port(launch, true, fd);
     }

@@ -12,6 +12,8 @@
 
 #include "number.h"
 
+#pragma weak solo_master_stop
+
 const char master_watch_variable[] = "SOLO_MASTER_WATCH";
 
 enum {

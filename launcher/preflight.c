@@ -34,7 +34,7 @@ struct finding preflight_script(struct launch *launch)
         char folder[PATH_MAX];
         const char *where = getcwd(folder, sizeof folder) ? folder : "?";
         return fail(CODE_SCRIPT, text_format("script %s: %s", args->script, strerror(errno)),
-                    text_format("looked for it in %s on %s", where, host_name()),
+                    text_format("looked for it in %s on %s", where, machine_name()),
                     "check the path; a module needs -m", NULL);
     }
     if (S_ISDIR(status.st_mode) && access(text_format("%s/__main__.py", args->script), R_OK) < 0) {
@@ -104,13 +104,13 @@ struct finding preflight_worker_url(struct launch *launch)
         return fine("by the route to the master");
     }
     struct address address;
-    if (!host_url_parse(text, &launch->worker, &why) ||
-        !host_resolve(&launch->worker, &address, &why)) {
+    if (!machine_url_parse(text, &launch->worker, &why) ||
+        !machine_resolve(&launch->worker, &address, &why)) {
         return fail(CODE_WORKER_URL, text_format("--worker_url %s", text), why,
                     "tcp://HOST:PORT where the other nodes reach this one", NULL);
     }
     launch->has_worker = true;
-    if (host_is_loopback(&address) && launch->master_address.size && !launch->master_loopback) {
+    if (machine_is_loopback(&address) && launch->master_address.size && !launch->master_loopback) {
         return fail(CODE_WORKER_URL,
                     text_format("--worker_url %s is loopback, the master %s is not", text,
                                 launch->master_text),
@@ -128,18 +128,18 @@ struct finding preflight_worker_url(struct launch *launch)
             text_format("--worker_url tcp://%s:%u", launch->worker.host, launch->worker.port + 1u),
             NULL);
     }
-    if (!host_is_local(&address)) {
+    if (!machine_is_local(&address)) {
         return fine("%s, not an address of this machine: mapped", text);
     }
-    int fd = host_listen(&address, false);
+    int fd = machine_listen(&address, false);
     if (fd < 0) {
-        const char *holder = host_port_holder(launch->worker.port);
-        return fail(
-            CODE_PORT,
-            text_format("port %u of --worker_url: %s", launch->worker.port, strerror(-fd)),
-            holder ? text_format("it is held by %s", holder) : NULL,
-            text_format("--worker_url tcp://%s:%u is free", launch->worker.host, host_free_port()),
-            NULL);
+        const char *holder = machine_port_holder(launch->worker.port);
+        return fail(CODE_PORT,
+                    text_format("port %u of --worker_url: %s", launch->worker.port, strerror(-fd)),
+                    holder ? text_format("it is held by %s", holder) : NULL,
+                    text_format("--worker_url tcp://%s:%u is free", launch->worker.host,
+                                machine_free_port()),
+                    NULL);
     }
     close(fd);
     return fine("%s", text);

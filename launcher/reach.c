@@ -30,7 +30,7 @@ static void pause_ms(unsigned ms)
 
 static bool same_host(const struct launch *launch, const struct solo_status_member *member)
 {
-    return strcmp(member->name, host_name()) == 0 ||
+    return strcmp(member->name, machine_name()) == 0 ||
            (launch->own_address && strstr(member->address, launch->own_address));
 }
 
@@ -101,6 +101,14 @@ struct finding reach_judge(const struct launch *launch, const struct solo_status
         text_format("solorun status %s", launch->master_text));
 }
 
+/* Whose job it is, by asking without saying for which. */
+static const char *other_job(const struct launch *launch)
+{
+    struct solo_status status = {.size = sizeof status};
+    int rc = solo_status_get(launch->master_text, NULL, launch->token, PROBE_MS / 2, &status);
+    return rc == 0 ? text_copy(status.job_id) : "of another name";
+}
+
 /* Who at another's port answers wrongly, is refused for good; who does not answer may yet. */
 static struct finding refused(const struct launch *launch, const struct solo_status *status,
                               const char *text)
@@ -118,8 +126,7 @@ static struct finding refused(const struct launch *launch, const struct solo_sta
     case SOLO_OTHER_JOB:
         return fail(CODE_OTHER_JOB,
                     text_format("the port at %s belongs to job %s, not to %s", url,
-                                *status->job_id ? status->job_id : "of another name",
-                                launch->job_id),
+                                other_job(launch), launch->job_id),
                     NULL, "another port in --master_url, or the same --job_id on every node",
                     text_format("solorun status %s", url));
     case SOLO_NOT_SOLO:
@@ -163,9 +170,6 @@ struct finding reach_once(struct launch *launch, uint32_t timeout_ms, struct sol
     *status = (struct solo_status){.size = sizeof *status, .reach = SOLO_NO_NAME};
     if (!launch->master_address.size && !launch_resolve_master(launch, &why)) {
         return warn(CODE_UNREACHABLE, "not found", in_words(SOLO_NO_NAME, why), NULL);
-    }
-    if (!solo_status_get) {
-        return fine("this build has no engine");
     }
     int rc =
         solo_status_get(launch->master_text, launch->job_id, launch->token, timeout_ms, status);
@@ -226,7 +230,7 @@ static struct finding given_up(const struct launch *launch, const char *why)
 {
     return fail(CODE_UNREACHABLE,
                 text_format("node %d (%s, %s) cannot reach the master at %s", launch->node_rank,
-                            launch->own_address ? launch->own_address : host_name(),
+                            launch->own_address ? launch->own_address : machine_name(),
                             launch->interface ? launch->interface : "no interface",
                             launch->master_text),
                 text_format("%s; tried for %g s", why, launch->timeout_ms / 1e3),
@@ -275,5 +279,5 @@ struct finding reach_name(struct launch *launch)
         wait_say(&wait, launch, in_words(SOLO_NO_NAME, why));
         pause_ms(PAUSE_MS);
     }
-    return fine("%s", host_numeric(&launch->master_address));
+    return fine("%s", machine_numeric(&launch->master_address));
 }

@@ -87,11 +87,11 @@ struct finding report_status(struct launch *launch, const char *url, bool json)
     const char *why;
     url = url ? url : launch_text(launch, FLAG_MASTER_URL);
     url = strcmp(url, "loopback") == 0 ? "tcp://127.0.0.1" : url;
-    if (!host_url_parse(url, &launch->master, &why)) {
+    if (!machine_url_parse(url, &launch->master, &why)) {
         return fail(CODE_MASTER_URL, text_format("%s", url), why, "solorun status tcp://HOST:PORT",
                     NULL);
     }
-    launch->master_text = host_url_text(launch->master.host, launch->master.port);
+    launch->master_text = machine_url_text(launch->master.host, launch->master.port);
     launch->job_id = launch->settings.of[FLAG_JOB_ID].value; /* NULL: whichever is there */
     struct finding finding = read_token(launch);
     if (finding.level == LEVEL_FAIL) {
@@ -145,10 +145,10 @@ static struct finding look_at_master(struct launch *launch)
     }
     struct finding finding = reach_once(launch, ASK_MS, &status, launch->node_rank >= 0);
     if (finding.level == LEVEL_WARN && launch->node_rank == 0 && launch->master_address.size &&
-        host_is_local(&launch->master_address)) {
-        int fd = host_listen(&launch->master_address, false);
+        machine_is_local(&launch->master_address)) {
+        int fd = machine_listen(&launch->master_address, false);
         if (fd >= 0) {
-            host_close(fd);
+            machine_close(fd);
             return fine("port %u is free; node 0 would start it", launch->master.port);
         }
     }
@@ -164,7 +164,7 @@ int report_doctor(struct launch *launch, bool json)
     bool first = true;
     launch->solo = true;
     if (json) {
-        printf("{\"schema\":1,\"host\":%s,\"checks\":[", text_json(host_name()));
+        printf("{\"schema\":1,\"host\":%s,\"checks\":[", text_json(machine_name()));
     }
     for (const struct step *step = launch_steps;; step++) {
         struct finding finding = step->name ? step->take(launch) : look_at_master(launch);

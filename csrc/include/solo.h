@@ -309,7 +309,8 @@ struct solo_status {
     struct solo_status_member members[SOLO_MEMBERS_MAX]; /* live ones, then who left */
 };
 
-/* Asks the master at url for its status within timeout_ms, without joining. Returns 0 with
+/* Asks the master at url for its status within timeout_ms, without joining; job_id NULL or "":
+ * whichever job it serves. Returns 0 with
  * reach == SOLO_REACHED, or an error with *out->reach saying which kind. */
 int solo_status_get(const char *url, const char *job_id, const char *token, uint32_t timeout_ms,
                     struct solo_status *out);

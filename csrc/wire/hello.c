@@ -175,6 +175,9 @@ static int on_open(struct hello *hello)
                                   : "the other side brought no token");
         return refuse(hello, token ? ANSWER_NO_TOKEN : ANSWER_TOKEN, SOLO_EAUTH, SOLO_BAD_TOKEN);
     }
+    if (role == HELLO_STATUS && job_hash == job_hash_of("")) {
+        hello->job_hash = job_hash; /* who only asks need not know whose master this is */
+    }
     if (job_hash != hello->job_hash) {
         err_set(SOLO_EREFUSED, "the other side belongs to another job");
         return refuse(hello, ANSWER_JOB, SOLO_EREFUSED, SOLO_OTHER_JOB);

@@ -1,4 +1,4 @@
-#include "host.h"
+#include "machine.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -15,7 +15,7 @@
 
 #include "text.h"
 
-bool host_url_parse(const char *text, struct solo_url *out, const char **why)
+bool machine_url_parse(const char *text, struct solo_url *out, const char **why)
 {
     if (solo_url_parse(text, out) < 0) {
         *why = text_copy(solo_error_text());
@@ -24,12 +24,12 @@ bool host_url_parse(const char *text, struct solo_url *out, const char **why)
     return true;
 }
 
-char *host_url_text(const char *host, unsigned port)
+char *machine_url_text(const char *host, unsigned port)
 {
     return text_format(strchr(host, ':') ? "tcp://[%s]:%u" : "tcp://%s:%u", host, port);
 }
 
-bool host_resolve(const struct solo_url *url, struct address *out, const char **why)
+bool machine_resolve(const struct solo_url *url, struct address *out, const char **why)
 {
     char port[8];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
@@ -45,7 +45,7 @@ bool host_resolve(const struct solo_url *url, struct address *out, const char **
     return true;
 }
 
-char *host_numeric(const struct address *address)
+char *machine_numeric(const struct address *address)
 {
     char host[SOLO_NAME_MAX] = "?";
     getnameinfo((const struct sockaddr *)&address->bytes, address->size, host, sizeof host, NULL, 0,
@@ -53,7 +53,7 @@ char *host_numeric(const struct address *address)
     return text_copy(host);
 }
 
-bool host_is_loopback(const struct address *address)
+bool machine_is_loopback(const struct address *address)
 {
     if (address->bytes.ss_family == AF_INET6) {
         const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->bytes;
@@ -72,7 +72,7 @@ static void set_port(struct address *address, uint16_t port)
     }
 }
 
-bool host_is_local(const struct address *address)
+bool machine_is_local(const struct address *address)
 {
     struct address any_port = *address;
     set_port(&any_port, 0);
@@ -85,7 +85,7 @@ bool host_is_local(const struct address *address)
     return local;
 }
 
-char *host_route_source(const struct address *to)
+char *machine_route_source(const struct address *to)
 {
     int fd = socket(to->bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
@@ -95,10 +95,10 @@ char *host_route_source(const struct address *to)
     bool found = connect(fd, (const struct sockaddr *)&to->bytes, to->size) == 0 &&
                  getsockname(fd, (struct sockaddr *)&source.bytes, &source.size) == 0;
     close(fd);
-    return found ? host_numeric(&source) : NULL;
+    return found ? machine_numeric(&source) : NULL;
 }
 
-char *host_interface(const char *numeric)
+char *machine_interface(const char *numeric)
 {
     struct ifaddrs *all, *at;
     char *name = NULL;
@@ -113,8 +113,8 @@ char *host_interface(const char *numeric)
         struct address address = {.size = family == AF_INET ? sizeof(struct sockaddr_in)
                                                             : sizeof(struct sockaddr_in6)};
         memcpy(&address.bytes, at->ifa_addr, address.size);
-        bool any_loopback = text_starts(numeric, "127.") && host_is_loopback(&address);
-        if (any_loopback || strcmp(host_numeric(&address), numeric) == 0) {
+        bool any_loopback = text_starts(numeric, "127.") && machine_is_loopback(&address);
+        if (any_loopback || strcmp(machine_numeric(&address), numeric) == 0) {
             name = text_copy(at->ifa_name);
         }
     }
@@ -122,7 +122,7 @@ char *host_interface(const char *numeric)
     return name;
 }
 
-int host_listen(const struct address *address, bool keep)
+int machine_listen(const struct address *address, bool keep)
 {
     int fd = socket(address->bytes.ss_family, SOCK_STREAM | (keep ? 0 : SOCK_CLOEXEC), 0);
     if (fd < 0) {
@@ -139,7 +139,7 @@ int host_listen(const struct address *address, bool keep)
     return fd;
 }
 
-void host_close(int fd)
+void machine_close(int fd)
 {
     close(fd);
 }
@@ -198,7 +198,7 @@ static char *command_line(const char *pid)
     return text_trim(words);
 }
 
-char *host_port_holder(uint16_t port)
+char *machine_port_holder(uint16_t port)
 {
     unsigned long inode = listening_inode("/proc/net/tcp", port);
     inode = inode ? inode : listening_inode("/proc/net/tcp6", port);
@@ -216,12 +216,12 @@ char *host_port_holder(uint16_t port)
     return holder;
 }
 
-uint16_t host_free_port(void)
+uint16_t machine_free_port(void)
 {
     struct address address = {.size = sizeof(struct sockaddr_in)};
     struct sockaddr_in *v4 = (struct sockaddr_in *)&address.bytes;
     v4->sin_family = AF_INET;
-    int fd = host_listen(&address, false);
+    int fd = machine_listen(&address, false);
     if (fd < 0) {
         return 0;
     }
@@ -230,7 +230,7 @@ uint16_t host_free_port(void)
     return ntohs(v4->sin_port);
 }
 
-const char *host_name(void)
+const char *machine_name(void)
 {
     static char name[SOLO_NAME_MAX];
     if (!*name && gethostname(name, sizeof name - 1) < 0) {
