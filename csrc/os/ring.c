@@ -31,22 +31,17 @@ static int64_t broken(void)
     return err_set(SOLO_EPEER, "the shared memory's counters make no sense");
 }
 
-/* Between leaving a mark (or a counter) and looking at the other side's counter (or mark) stands
- * a full fence on both sides: one of the two then sees the other, and no wake-up is missed. */
-static void full_fence(void)
-{
-    atomic_thread_fence(memory_order_seq_cst);
-}
-
+/* Leaving a mark and then looking at the counter, and moving the counter and then looking at the
+ * mark, are sequentially consistent: one of the two sides sees the other, so no wake-up is
+ * missed. */
 /* Bytes that can be read; marks the ring as waited for when there are none. */
 static int64_t readable(struct ring *ring)
 {
     struct ring_shared *shared = ring->shared;
     uint64_t filled = atomic_load_explicit(&shared->head, memory_order_acquire) - ring->moved;
     if (filled == 0) {
-        atomic_store_explicit(&shared->reader_waiting, 1, memory_order_relaxed);
-        full_fence();
-        filled = atomic_load_explicit(&shared->head, memory_order_acquire) - ring->moved;
+        atomic_store(&shared->reader_waiting, 1);
+        filled = atomic_load(&shared->head) - ring->moved;
         if (filled > 0) {
             atomic_store_explicit(&shared->reader_waiting, 0, memory_order_relaxed);
         }
@@ -64,11 +59,9 @@ int64_t ring_read(struct ring *ring, void *at, size_t size)
     size_t count = least(least(size, (size_t)filled), PIECE_BYTES);
     copy_out(shared, ring->moved, at, count);
     ring->moved += count;
-    atomic_store_explicit(&shared->tail, ring->moved, memory_order_release);
-    full_fence();
+    atomic_store(&shared->tail, ring->moved);
     /* A waiting writer is woken when half is free, not for every piece. */
-    if (atomic_load_explicit(&shared->writer_waiting, memory_order_relaxed) &&
-        (size_t)filled - count <= RING_BYTES / 2) {
+    if (atomic_load(&shared->writer_waiting) && (size_t)filled - count <= RING_BYTES / 2) {
         atomic_store_explicit(&shared->writer_waiting, 0, memory_order_relaxed);
         ring->bell = true;
     }
@@ -80,9 +73,8 @@ static int64_t writable(struct ring *ring)
     struct ring_shared *shared = ring->shared;
     uint64_t filled = ring->moved - atomic_load_explicit(&shared->tail, memory_order_acquire);
     if (filled == RING_BYTES) {
-        atomic_store_explicit(&shared->writer_waiting, 1, memory_order_relaxed);
-        full_fence();
-        filled = ring->moved - atomic_load_explicit(&shared->tail, memory_order_acquire);
+        atomic_store(&shared->writer_waiting, 1);
+        filled = ring->moved - atomic_load(&shared->tail);
         if (filled < RING_BYTES) {
             atomic_store_explicit(&shared->writer_waiting, 0, memory_order_relaxed);
         }
@@ -100,9 +92,8 @@ int64_t ring_write(struct ring *ring, const void *bytes, size_t size)
     size_t count = least(least(size, (size_t)room), PIECE_BYTES);
     copy_in(shared, ring->moved, bytes, count);
     ring->moved += count;
-    atomic_store_explicit(&shared->head, ring->moved, memory_order_release);
-    full_fence();
-    if (atomic_load_explicit(&shared->reader_waiting, memory_order_relaxed)) {
+    atomic_store(&shared->head, ring->moved);
+    if (atomic_load(&shared->reader_waiting)) {
         atomic_store_explicit(&shared->reader_waiting, 0, memory_order_relaxed);
         ring->bell = true;
     }
