@@ -8,7 +8,8 @@
 /* Formats are little-endian and floats are copied as they are. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap bytes");
 
-static const struct codec *const table[] = {&codec_fp32, &codec_bf16, &codec_int8, NULL};
+static const struct codec *const table[] = {&codec_fp32, &codec_bf16, &codec_int8, &codec_int4,
+                                            NULL};
 
 int codec_find(const char *name, const struct codec **out)
 {
@@ -19,7 +20,8 @@ int codec_find(const char *name, const struct codec **out)
             return 0;
         }
     }
-    return err_set(SOLO_EINVAL, "there is no codec \"%.40s\": use fp32, bf16 or int8", wanted);
+    return err_set(SOLO_EINVAL, "there is no codec \"%.40s\": use fp32, bf16, int8 or int4",
+                   wanted);
 }
 
 const struct codec *codec_exact(void)

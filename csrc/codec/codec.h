@@ -6,6 +6,7 @@
  *   fp32: count floats. bf16: count 16-bit floats.
  *   int8: per 256 elements (the last block may be shorter) one fp32 scale, then that many
  *         codes in -127..127; scale = absmax / 127.
+ *   int4: the same per 128 elements, two codes in -7..7 a byte, the first in the lower half.
  *
  * Memory: everything is borrowed during the call; no alignment needed. Threads: any; pure:
  * different chunks may be worked on by several threads at once. */
@@ -75,8 +76,8 @@ int codec_check(const struct codec *codec, const void *bytes, size_t size, size_
 
 void codec_decode(const struct codec *codec, float *out, const void *bytes, size_t count);
 
-/* After a commit: decodes the mean, takes the outer step on anchor and momentum (NULL
- * exactly if the step has none) and writes the new anchor to the local tensors (pieces may
+/* After a commit: decodes the mean, takes the outer step on anchor and momentum (as outer.h's
+ * outer_step) and writes the new anchor to the local tensors (pieces may
  * be NULL: not written). */
 struct codec_step {
     const void *mean;

@@ -4,32 +4,12 @@
  * below the normal range of fp16. It costs 0.06 bits a value. */
 #include "codec/codec_row.h"
 
-/* Below it a block is sent as zeros and stays in the residual: 1 / scale would not be an
- * ordinary number. No training notices a delta of 2^-100. */
-#define LEAST 0x1p-100f
 /* Largest scale: 128 * it is still finite, whatever code a peer sends. */
 #define MOST (0x1.fffffep127f / 128.0f)
 
-static const size_t scale_bytes = sizeof(float);
-
 static size_t bytes(size_t count)
 {
-    return count + (count + VEC_INT8_BLOCK - 1) / VEC_INT8_BLOCK * scale_bytes;
-}
-
-static float scale_of(const uint8_t *block)
-{
-    uint32_t bits = (uint32_t)block[0] | (uint32_t)block[1] << 8 | (uint32_t)block[2] << 16 |
-                    (uint32_t)block[3] << 24;
-    return f32_from_bits(bits);
-}
-
-static void put_scale(uint8_t *block, float scale)
-{
-    uint32_t bits = f32_bits(scale);
-    for (unsigned i = 0; i < 4; i++) {
-        block[i] = (uint8_t)(bits >> (8 * i));
-    }
+    return count + (count + VEC_INT8_BLOCK - 1) / VEC_INT8_BLOCK * SCALE_BYTES;
 }
 
 static size_t part_of(size_t left)
@@ -47,14 +27,14 @@ static bool encode(const struct vec *vec, void *out, float *residual, const floa
             return false;
         }
         float absmax = f32_from_bits(most), scale = 0.0f, inverse = 0.0f;
-        if (absmax >= LEAST) {
+        if (absmax >= SCALE_LEAST) {
             scale = absmax / 127.0f < MOST ? absmax / 127.0f : MOST;
             inverse = 1.0f / scale;
         }
-        put_scale(block, scale);
-        vec->encode_int8((int8_t *)(block + scale_bytes), residual ? residual + i : NULL, in + i,
+        scale_write(block, scale);
+        vec->encode_int8((int8_t *)(block + SCALE_BYTES), residual ? residual + i : NULL, in + i,
                          scale, inverse, part);
-        block += scale_bytes + part;
+        block += SCALE_BYTES + part;
     }
     return true;
 }
@@ -64,8 +44,8 @@ static void decode(const struct vec *vec, float *out, const void *in, size_t cou
     const uint8_t *block = in;
     for (size_t i = 0; i < count; i += VEC_INT8_BLOCK) {
         size_t part = part_of(count - i);
-        vec->decode_int8(out + i, (const int8_t *)(block + scale_bytes), scale_of(block), part);
-        block += scale_bytes + part;
+        vec->decode_int8(out + i, (const int8_t *)(block + SCALE_BYTES), scale_read(block), part);
+        block += SCALE_BYTES + part;
     }
 }
 
@@ -74,9 +54,9 @@ static void add(const struct vec *vec, float *sum, const void *in, float weight,
     const uint8_t *block = in;
     for (size_t i = 0; i < count; i += VEC_INT8_BLOCK) {
         size_t part = part_of(count - i);
-        float factor = weight * scale_of(block);
-        vec->axpy_int8(sum + i, (const int8_t *)(block + scale_bytes), factor, part);
-        block += scale_bytes + part;
+        float factor = weight * scale_read(block);
+        vec->axpy_int8(sum + i, (const int8_t *)(block + SCALE_BYTES), factor, part);
+        block += SCALE_BYTES + part;
     }
 }
 
@@ -84,8 +64,8 @@ static bool check(const struct vec *vec, const void *in, size_t count)
 {
     (void)vec;
     const uint8_t *block = in;
-    for (size_t i = 0; i < count; i += VEC_INT8_BLOCK, block += scale_bytes + VEC_INT8_BLOCK) {
-        float scale = scale_of(block);
+    for (size_t i = 0; i < count; i += VEC_INT8_BLOCK, block += SCALE_BYTES + VEC_INT8_BLOCK) {
+        float scale = scale_read(block);
         if (!(scale >= 0.0f && scale <= MOST)) { /* catches a NaN too */
             return false;
         }

@@ -23,6 +23,28 @@ struct codec {
     bool (*check)(const struct vec *vec, const void *in, size_t count); /* all finite? */
 };
 
-extern const struct codec codec_fp32, codec_bf16, codec_int8;
+/* A block's scale: four bytes, little-endian. */
+#define SCALE_BYTES 4u
+
+/* Below it a block is sent as zeros and stays in the residual: 1 / scale would not be an
+ * ordinary number. No training notices a delta of 2^-100. */
+#define SCALE_LEAST 0x1p-100f
+
+static inline float scale_read(const uint8_t *block)
+{
+    uint32_t bits = (uint32_t)block[0] | (uint32_t)block[1] << 8 | (uint32_t)block[2] << 16 |
+                    (uint32_t)block[3] << 24;
+    return f32_from_bits(bits);
+}
+
+static inline void scale_write(uint8_t *block, float scale)
+{
+    uint32_t bits = f32_bits(scale);
+    for (unsigned i = 0; i < SCALE_BYTES; i++) {
+        block[i] = (uint8_t)(bits >> (8 * i));
+    }
+}
+
+extern const struct codec codec_fp32, codec_bf16, codec_int8, codec_int4;
 
 #endif

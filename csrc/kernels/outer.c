@@ -23,7 +23,7 @@ struct vec_outer outer_slowmo(float alpha, float beta, float gamma)
 void outer_step(const struct vec_outer *step, float *anchor, float *momentum, const float *delta,
                 size_t count)
 {
-    MUST((momentum == NULL) == (step->momentum == 0.0f));
+    MUST(momentum || step->momentum == 0.0f);
     if (momentum) {
         cpu_vec()->outer_momentum(anchor, momentum, delta, step, count);
     } else {

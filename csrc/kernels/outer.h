@@ -19,8 +19,7 @@ struct vec_outer outer_nesterov(float lr, float beta);
  * gamma > 0 is the current inner learning rate. */
 struct vec_outer outer_slowmo(float alpha, float beta, float gamma);
 
-/* Takes the step on `count` elements; momentum is NULL exactly if the step has none
- * (momentum == 0). */
+/* Takes the step on `count` elements. momentum may be NULL if step->momentum is 0. */
 void outer_step(const struct vec_outer *step, float *anchor, float *momentum, const float *delta,
                 size_t count);
 

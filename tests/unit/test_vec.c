@@ -9,6 +9,10 @@
 #include "kernels/outer.h"
 #include "kernels/vec.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define COUNT_MAX 68u
 #define ROOM      (COUNT_MAX * 8 + 64)
 
@@ -356,6 +360,17 @@ TEST(the_outer_steps_are_the_papers_formulas)
     outer_step(&step, &anchor, NULL, &delta, 1);
     CHECK(anchor == 2.0f - 0.25f * 1.25f - 0.25f);
 }
+
+#if defined(__x86_64__)
+TEST(a_thread_that_flushed_denormals_is_put_right)
+{
+    volatile float small = 0x1p-126f;
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+    CHECK(small * 0.5f == 0.0f);
+    cpu_float_reset();
+    CHECK(small * 0.5f != 0.0f);
+}
+#endif
 
 TEST(the_name_in_use_is_one_of_the_four)
 {
