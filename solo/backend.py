@@ -7,6 +7,7 @@ Private names of torch that this rests on, each held down by a test: the constru
 from __future__ import annotations
 
 import datetime
+import functools
 import pathlib
 import threading
 from typing import Any
@@ -57,6 +58,7 @@ def load_adapter() -> None:
         if _loaded:
             return
         torch.ops.load_library(str(_adapter_path()))
+        _admit_monitored_barrier()
         _loaded = True
 
 
@@ -76,3 +78,28 @@ def _store_host(store: Any) -> str:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return str(store.host) if isinstance(store, dist.TCPStore) else ""
+
+
+def _admit_monitored_barrier() -> None:
+    """Let ``dist.monitored_barrier`` accept "solo": torch's own knows gloo by name alone."""
+    c10d = dist.distributed_c10d
+    original = c10d.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(
+        group: Any = None,
+        timeout: datetime.timedelta | float | None = None,
+        wait_all_ranks: bool = False,
+    ) -> None:
+        if c10d._rank_not_in_group(group) or dist.get_backend(group) != "solo":
+            original(group, timeout, wait_all_ranks)
+            return
+        if timeout is None:
+            timeout = datetime.timedelta(milliseconds=-1)  # the group's
+        elif isinstance(timeout, (int, float)):
+            timeout = datetime.timedelta(seconds=timeout)
+        group = dist.group.WORLD if group is None else group
+        group.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+    c10d.monitored_barrier = monitored_barrier
+    dist.monitored_barrier = monitored_barrier

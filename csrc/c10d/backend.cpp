@@ -536,6 +536,10 @@ WorkPtr SoloBackend::barrier(const c10d::BarrierOptions &opts)
 
 void SoloBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks)
 {
+    if (opts.timeout == milliseconds(0)) {
+        throw_error(SOLO_ETIMEDOUT,
+                    "Rank " + std::to_string(rank_) + " timed out in monitoredBarrier after 0 ms");
+    }
     check(solo_group_monitored_barrier(group_, timeout_ms(opts.timeout), wait_all_ranks));
 }
 

@@ -45,7 +45,8 @@ struct solo_group {
     int fault_rc;
     char fault_text[SOLO_TEXT_MAX];
 
-    struct mail *mail; /* made with the first message */
+    struct mail *mail;
+    uint64_t barriers, barriers_at; /* monitored ones since collective number barriers_at */
 };
 
 /* 0; or why the group cannot be used (forked, not connected, broken), as this thread's text. */

@@ -450,7 +450,7 @@ static int fault_of(struct mail *mail, const struct post *post, uint64_t now_us)
         snprintf(peer, sizeof peer, "rank %u", post->peer);
     }
     return err_set(SOLO_ETIMEDOUT,
-                   "%s %s, tag %" PRId64 ", %" PRIu64 " bytes: gave up after %.1f s with %" PRIu64
+                   "%s %s, tag %" PRId64 ", %" PRIu64 " bytes: Timed out after %.1f s with %" PRIu64
                    " bytes moved",
                    post->receive ? "receive from" : "send to", peer, (int64_t)post->tag, post->size,
                    (double)(now_us - post->begun_us) / 1e6, post->moved);

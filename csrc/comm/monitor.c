@@ -58,8 +58,8 @@ static int report(struct solo_group *group, uint64_t tag, uint32_t timeout_ms)
         char why[SOLO_TEXT_MAX];
         snprintf(why, sizeof why, "%s", err_text());
         return err_set(rc,
-                       "rank %u reached the monitored barrier, but rank 0 did not answer: "
-                       "see its error (%s)",
+                       "Rank %u successfully reached monitoredBarrier, but received errors while "
+                       "waiting for send/recv from rank 0: see its error (%s)",
                        group->rank, why);
     }
     return 0;
@@ -84,10 +84,8 @@ static int collect(struct solo_group *group, uint64_t tag, uint32_t timeout_ms, 
     }
     free(wishes);
     if (used) {
-        return err_set(SOLO_ETIMEDOUT,
-                       "Rank %u: monitored barrier: rank%s %s did not come within "
-                       "%u ms",
-                       group->rank, wait_all ? "s" : "", missing, timeout_ms);
+        return err_set(SOLO_ETIMEDOUT, "Rank%s %s failed to pass monitoredBarrier in %u ms",
+                       wait_all ? "s" : "", missing, timeout_ms);
     }
     for (uint32_t i = 1; i < group->world; i++) {
         TRY(exchange(group, false, i, tag, timeout_ms));
@@ -101,7 +99,11 @@ int solo_group_monitored_barrier(struct solo_group *group, uint32_t timeout_ms, 
     if (group->world == 1) {
         return 0;
     }
-    uint64_t tag = MAIL_TAG_OWN;
+    /* A report that came too late for its barrier must not count for a later one. */
+    uint64_t sequence = atomic_load(&group->sequence);
+    group->barriers = sequence == group->barriers_at ? group->barriers + 1 : 0;
+    group->barriers_at = sequence;
+    uint64_t tag = MAIL_TAG_OWN | sequence << 16 | (group->barriers & 0xffff);
     timeout_ms = timeout_ms ? timeout_ms : atomic_load(&group->timeout_ms);
     return group->rank == 0 ? collect(group, tag, timeout_ms, wait_all)
                             : report(group, tag, timeout_ms);

@@ -24,7 +24,7 @@ static int too_late(const struct window_wait *wait, uint64_t now_us)
                                  used ? "; " : "", board->global[i], desk->host, sequence);
         }
     }
-    return err_set(SOLO_ETIMEDOUT, "%s gave up after %.1f s waiting for %s", text,
+    return err_set(SOLO_ETIMEDOUT, "%s: Timed out after %.1f s waiting for %s", text,
                    (double)(now_us - wait->begun_us) / 1e6, late);
 }
 
