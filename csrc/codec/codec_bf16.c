@@ -18,9 +18,7 @@ static void decode(const struct vec *vec, float *out, const void *in, size_t cou
 
 static void add(const struct vec *vec, float *sum, const void *in, float weight, size_t count)
 {
-    float values[VEC_BLOCK];
-    decode(vec, values, in, count);
-    vec->axpy_f32(sum, values, weight, count);
+    vec->axpy_bf16(sum, in, weight, count);
 }
 
 static bool check(const struct vec *vec, const void *in, size_t count)

@@ -70,6 +70,9 @@ struct plan {
     size_t per_element;         /* of these in one element of the caller's dtype */
     bool is_bool;
     reduce_op_fn combine;
+    /* 16-bit floats have their own additions: NULL for all else. */
+    void (*accumulate)(float *sum, const uint16_t *in, float factor, size_t count);
+    void (*add_two)(uint16_t *out, const uint16_t *a, const uint16_t *b, size_t count);
     uint32_t divisor;
     double factor;
 };
@@ -99,6 +102,21 @@ enum solo_dtype reduce_sum_dtype(enum reduce_op op, enum solo_dtype dtype)
     return sum_of(op, dtype);
 }
 
+static void plan_halves(struct plan *plan)
+{
+    const struct vec *vec = cpu_vec();
+    bool is_sum = plan->op == REDUCE_SUM || plan->op == REDUCE_AVG || plan->op == REDUCE_PREMUL;
+    bool is_f16 = plan->dtype == SOLO_F16, is_bf16 = plan->dtype == SOLO_BF16;
+    if (!is_sum || !(is_f16 || is_bf16)) {
+        return;
+    }
+    plan->accumulate = is_f16 ? vec->axpy_f16 : vec->axpy_bf16;
+    plan->factor = plan->op == REDUCE_PREMUL ? plan->factor : 1.0;
+    if (plan->op == REDUCE_SUM) {
+        plan->add_two = is_f16 ? vec->add_f16 : vec->add_bf16;
+    }
+}
+
 static struct plan plan_of(const struct reduce *reduce)
 {
     MUST(has_meaning(reduce->op, reduce->dtype));
@@ -124,6 +142,7 @@ static struct plan plan_of(const struct reduce *reduce)
     plan.sum = sum_of(plan.op, plan.dtype);
     plan.combine = reduce_op_of(plan.op, plan.sum);
     MUST(plan.combine);
+    plan_halves(&plan);
     return plan;
 }
 
@@ -204,12 +223,21 @@ static void reduce_block(const struct plan *plan, uint8_t *out, const void *cons
 {
     _Alignas(64) uint8_t sum[BLOCK_BYTES], room[BLOCK_BYTES];
     const void *so_far = (const uint8_t *)sources[0] + offset;
+    if (source_count == 2 && plan->add_two) {
+        const void *next = (const uint8_t *)sources[1] + offset;
+        plan->add_two((uint16_t *)(void *)out, so_far, next, count);
+        return;
+    }
     if (!loads_as_it_is(plan) || source_count == 1) {
         load(plan, sum, so_far, count);
         so_far = sum;
     }
     for (size_t i = 1; i < source_count; i++) {
         const void *next = (const uint8_t *)sources[i] + offset;
+        if (plan->accumulate) {
+            plan->accumulate((float *)(void *)sum, next, (float)plan->factor, count);
+            continue;
+        }
         if (!loads_as_it_is(plan)) {
             load(plan, room, next, count);
             next = room;
@@ -261,6 +289,10 @@ void reduce_add(const struct reduce *reduce, void *sum, const void *source, size
     size_t left = count * plan.per_element, block = BLOCK_BYTES / wide;
     if (loads_as_it_is(&plan)) {
         plan.combine(sum, sum, source, left);
+        return;
+    }
+    if (plan.accumulate) {
+        plan.accumulate(sum, source, (float)plan.factor, left);
         return;
     }
     uint8_t *to = sum;

@@ -52,6 +52,12 @@ struct vec {
     void (*scale_f32)(float *out, const float *in, float factor, size_t count); /* factor*in */
     void (*axpy_f32)(float *sum, const float *in, float factor, size_t count);  /* += factor*in */
 
+    /* The same over 16-bit floats: the sum in fp32; and of two, rounded once. */
+    void (*axpy_f16)(float *sum, const uint16_t *in, float factor, size_t count);
+    void (*axpy_bf16)(float *sum, const uint16_t *in, float factor, size_t count);
+    void (*add_f16)(uint16_t *out, const uint16_t *a, const uint16_t *b, size_t count);
+    void (*add_bf16)(uint16_t *out, const uint16_t *a, const uint16_t *b, size_t count);
+
     /* out = (anchor - local) + residual; residual may be NULL. */
     void (*delta)(float *out, const float *anchor, const float *local, const float *residual,
                   size_t count);

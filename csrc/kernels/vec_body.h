@@ -91,6 +91,25 @@ TARGET static void axpy_f32(float *sum, const float *in, float factor, size_t co
     REST(i, axpy_f32, sum + i, in + i, factor)
 }
 
+/* For each kind of 16-bit float: its load and its store of a vf. */
+#define HALF_SUMS(half, load, store)                                                               \
+    TARGET static void axpy_##half(float *sum, const uint16_t *in, float factor, size_t count)     \
+    {                                                                                              \
+        vf by = vf_set(factor);                                                                    \
+        EACH(i, F) vf_store(sum + i, vf_add(vf_load(sum + i), vf_mul(by, load(in + i))));          \
+        REST(i, axpy_##half, sum + i, in + i, factor)                                              \
+    }                                                                                              \
+    TARGET static void add_##half(uint16_t *out, const uint16_t *a, const uint16_t *b,             \
+                                  size_t count)                                                    \
+    {                                                                                              \
+        EACH(i, F) store(out + i, vf_add(load(a + i), load(b + i)));                               \
+        REST(i, add_##half, out + i, a + i, b + i)                                                 \
+    }
+#define bf16_from_vf(at, a) bf16_from_vu(at, bf16_round(a))
+
+HALF_SUMS(f16, vf_from_f16, f16_from_vf)
+HALF_SUMS(bf16, vf_from_bf16, bf16_from_vf)
+
 TARGET static void delta(float *out, const float *anchor, const float *local, const float *residual,
                          size_t count)
 {

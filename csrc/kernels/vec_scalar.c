@@ -82,6 +82,34 @@ static void axpy_f32(f32 *sum, const f32 *in, float factor, size_t count)
     }
 }
 
+static void axpy_f16(f32 *sum, const u16 *in, float factor, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sum[i] = sum[i] + factor * f16_value(in[i]);
+    }
+}
+
+static void axpy_bf16(f32 *sum, const u16 *in, float factor, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sum[i] = sum[i] + factor * bf16_value(in[i]);
+    }
+}
+
+static void add_f16(u16 *out, const u16 *a, const u16 *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        out[i] = f16_of(f16_value(a[i]) + f16_value(b[i]));
+    }
+}
+
+static void add_bf16(u16 *out, const u16 *a, const u16 *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        out[i] = (uint16_t)(bf16_rounded(bf16_value(a[i]) + bf16_value(b[i])) >> 16);
+    }
+}
+
 static void delta(f32 *out, const f32 *anchor, const f32 *local, const f32 *residual, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

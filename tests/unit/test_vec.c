@@ -163,6 +163,8 @@ static void compare_conversions(struct trial *trial)
     fill_inputs(trial, 2, FLOAT_BITS);
     COMPARE(f32_of_f16, 0, out, IN(0));
     COMPARE(f32_of_bf16, 0, out, IN(0));
+    COMPARE(axpy_f16, 4, out, IN(0), 0.3f);
+    COMPARE(axpy_bf16, 4, out, IN(0), 0.3f);
     fill_inputs(trial, 4, FLOAT_BITS);
     COMPARE(f16_of_f32, 0, out, IN(0));
     COMPARE(bf16_of_f32, 0, out, IN(0));
@@ -250,6 +252,35 @@ TEST(no_multiply_is_fused_with_an_add)
         vec->axpy_f32(sum, value, 1.0f + 0x1p-12f, COUNT_MAX);
         for (size_t i = 0; i < COUNT_MAX; i++) {
             CHECK(sum[i] == 0.0f);
+        }
+    }
+}
+
+/* Without NaN: two of them give one with either's payload. */
+TEST(sums_of_two_halves_are_rounded_once_and_alike)
+{
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        const struct vec *vec = cpu_vec_of((enum cpu_isa)isa);
+        for (uint32_t start = 0; vec && start < 65536; start += COUNT_MAX) {
+            uint16_t a[COUNT_MAX], b[COUNT_MAX], truth[COUNT_MAX], twin[COUNT_MAX];
+            for (uint32_t i = 0; i < COUNT_MAX; i++) {
+                a[i] = (uint16_t)(start + i);
+                b[i] = (uint16_t)rng_next(&rng);
+                a[i] = f16_value(a[i]) != f16_value(a[i]) ? 0x7c00 : a[i];
+                b[i] = f16_value(b[i]) != f16_value(b[i]) ? 0x0001 : b[i];
+            }
+            vec_scalar.add_f16(truth, a, b, COUNT_MAX);
+            vec->add_f16(twin, a, b, COUNT_MAX);
+            for (uint32_t i = 0; i < COUNT_MAX; i++) {
+                CHECK(truth[i] == twin[i] || (truth[i] & 0x7fff) > 0x7c00);
+                a[i] = bf16_value(a[i]) != bf16_value(a[i]) ? 0x7f80 : a[i];
+                b[i] = bf16_value(b[i]) != bf16_value(b[i]) ? 0x0001 : b[i];
+            }
+            vec_scalar.add_bf16(truth, a, b, COUNT_MAX);
+            vec->add_bf16(twin, a, b, COUNT_MAX);
+            for (uint32_t i = 0; i < COUNT_MAX; i++) {
+                CHECK(truth[i] == twin[i] || (truth[i] & 0x7fff) > 0x7f80);
+            }
         }
     }
 }
