@@ -159,8 +159,8 @@ class Demo:
                       f"{last_loss(list(json_lines(ddp))):.4f}")  # fmt: skip
         table.add_row("tokens", f"{self.tokens():,}", f"{self.tokens():,}")
         table.add_row("rounds", str(len(rounds)), "every step")
-        table.add_row("sent", f"{sent / 1e6:,.1f} MB",
-                      f"{would / 1e6:,.0f} MB for these steps ({would / max(sent, 1):,.0f} ×)")  # fmt: skip
+        times = f"{would / max(sent, 1):,.0f} ×"
+        table.add_row("sent", f"{sent / 1e6:,.1f} MB", f"{would / 1e6:,.0f} MB ({times})")
         table.add_row("stalled in merges", f"{100 * stalled / seconds:.1f} %", "")
         table.add_row("seconds", f"{seconds:.0f}", f"{ddp_seconds:.0f}")
         return table
