@@ -3,7 +3,7 @@
  *
  * ## How to drive it
  * Feed ACCEPTED when a control connection's hello is over (conn: the driver's number for it, not
- * used again before CLOSED was fed or CLOSE was done; address: as seen), MESSAGE for each of its
+ * used again before CLOSED was fed or CLOSE was done), MESSAGE for each of its
  * messages, CLOSED when it ended, TICK at out.wake_us. Then do the actions in order; if
  * out.more, call master_step with a TICK at once for the rest.
  *
@@ -20,14 +20,18 @@
 #include "protocol/plan.h"
 
 #define MASTER_NODES_MAX    SOLO_MEMBERS_MAX
-#define MASTER_CONNS_MAX    512u /* beyond: refused */
-#define MASTER_LEFT_MAX     64u  /* who left, remembered for the status */
+#define MASTER_CONNS_MAX    512u /* the driver refuses more */
+#define MASTER_LEFT_MAX     64u  /* who left, remembered for the status and for penalties */
 #define MASTER_ATTEMPTS_MAX 12u  /* of one round; then it fails with a typed error */
-#define MASTER_BLAME_MAX    3u   /* failed attempts on one node's account; then it is dropped */
+#define MASTER_BLAME_MAX    3u   /* failed attempts on one node's account: it is dropped */
+#define MASTER_CATCHUPS_MAX 5u   /* failed catch-ups: it has to come again */
 #define MASTER_FOUND_US                                                                            \
-    2000000u                         /* after its start before a fresh job may begin: members of   \
-                                        an earlier master come back within it */
+    2000000u                         /* after its start before a fresh job may begin: members of an
+                                        earlier master come back within it */
 #define MASTER_GRACE_MIN_US 2000000u /* least wait for stragglers before SUMMON */
+#define MASTER_GATHER_US    5000u    /* joiners within it make one epoch */
+#define MASTER_PENALTY_US   1000000u /* first pause of a node dropped for faults; doubles ... */
+#define MASTER_PENALTY_MAX  60000000u
 
 struct master_config {
     char job_id[MSG_TEXT_MAX];
@@ -80,55 +84,75 @@ enum master_phase {
     MASTER_ENDED,
 };
 
-struct node { /* a member or a joiner */
+struct node { /* a member or a joiner; every used one has a connection */
     bool used;
-    uint32_t conn; /* UINT32_MAX: none (after a restart: expected, not here yet) */
+    uint32_t conn;
     struct msg_identity identity;
-    struct msg_held held;
+    struct msg_held held; /* as it told last */
+    bool live;            /* it holds it in memory, not only in a file */
     enum member_standing standing;
-    bool listed, founder, finished;
-    bool partial; /* in its first interval: summoned rather than waited for */
-    bool summoned;
-    uint32_t slot;
+    bool listed, founder;
+    bool returning;          /* was a member before this connection */
+    bool partial;            /* in its first interval: summoned rather than waited for */
+    bool summoned, left_out; /* left out: non-finite in this round, weight 0 */
+    uint32_t slot;           /* while listed and the epoch is current */
+    uint32_t blame;          /* failed attempts on its account since a commit */
+    uint32_t catchups, donor_count;
+    uint32_t owed;   /* messages to send: enum owed of master_parts.h */
+    uint32_t chunks; /* progress, by its heartbeat */
+    uint64_t heard_us, joined_us;
     struct msg_ready ready;
     struct msg_done done;
-    bool left_out;  /* non-finite in this round: weight 0 */
-    uint32_t blame; /* failed attempts on its account, since a commit */
-    uint64_t heard_us, standing_us, joined_us;
-    uint32_t owed; /* messages to send: bits of master.c */
-    struct round_id doubt;
+    struct round_id doubt; /* sent DONE, saw no verdict, when it came */
     uint64_t doubt_digest;
+    struct round_id made_by; /* the attempt that made what it held when it came */
+    struct epoch epoch;      /* it reported */
 };
 
 struct master_left {
     struct msg_identity identity;
     char why[MSG_TEXT_MAX];
-    uint64_t at_us, version, penalty_us; /* penalty: a node dropped for faults waits so long */
-    bool finished, founder;
+    uint64_t at_us, version, penalty_us; /* penalty: dropped for faults, may come back after */
+    bool finished, founder, goodbye;
 };
 
 struct master {
     struct master_config config;
     enum master_phase phase;
-    uint64_t now_us, started_us, phase_us;
+    uint64_t now_us, phase_us, idle_us;
     struct node nodes[MASTER_NODES_MAX];
-    uint32_t conn_of_status; /* not used by drivers */
-    bool settings_known, founded, finished_any;
-    struct msg_settings settings;
-    uint32_t settings_rank; /* whose they are */
-    struct epoch epoch;
+    uint32_t node_count; /* every used node is below */
+
+    bool settings_known;
+    struct msg_settings settings; /* the job's, from whoever came first */
+    uint32_t settings_rank;
+    uint64_t refused_instance; /* asked for a rank that is taken, and may ask once more */
+
+    bool founded;      /* version and digest are set */
+    bool begun;        /* the first round has begun: who comes now is no founder */
+    bool finished_any; /* a founder has finished */
+    bool waiting_told, draining;
     uint64_t version, digest, job_step;
     bool digest_known;
-    struct round_id round;      /* attempt in progress or last tried */
-    struct msg_verdict verdict; /* the last COMMIT */
-    uint64_t first_ready_us, all_ready_us, begin_us, interval_us, last_commit_us;
-    uint32_t attempts;
-    uint64_t retry_us;
-    struct msg_members members; /* as last sent */
-    bool members_stale;
-    struct msg msg_members, msg_begin, msg_verdict; /* shared by all receivers */
+
+    struct epoch epoch, highest; /* highest: seen in any report */
+    bool relist, rows_stale;
+    uint64_t relist_us;
+    uint32_t listed_count;
+    struct msg_members members;                            /* as last sent */
+    uint32_t expect_count, expect_ranks[SOLO_MEMBERS_MAX]; /* whose return is waited for */
+    struct epoch expect_epoch;
+
+    struct round_id round; /* attempt in progress, or the last one */
+    struct round_id committed;
+    uint64_t committed_digest;
+    uint32_t attempts; /* of this round since a commit or a drop */
+    uint64_t first_ready_us, all_ready_us, begin_us, progress_us, stall_us, retry_us;
+    uint64_t last_commit_us, interval_us;
+
+    struct msg msg_admit, msg_members, msg_begin, msg_verdict, msg_end; /* for many receivers */
     struct master_left left[MASTER_LEFT_MAX];
-    uint32_t left_count;
+    uint32_t left_count; /* the newest is at (left_count - 1) % MASTER_LEFT_MAX */
 };
 
 int master_init(struct master *master, const struct master_config *config, uint64_t now_us);

@@ -1,0 +1,267 @@
+/* After a start: either members of an earlier master come back and tell what the job was, or a
+ * new job is founded. Also when everybody who held the anchor has vanished. */
+#include "protocol/master_parts.h"
+
+#define LONG_WAIT_LEASES 3u /* without most of the last list, so long; then with who is there */
+
+void settle_report(struct master *master, const struct msg_join *join)
+{
+    if (join->epoch.incarnation >= master->highest.incarnation &&
+        join->epoch.incarnation != master->epoch.incarnation) {
+        master->highest.incarnation = join->epoch.incarnation + 1; /* never an epoch twice */
+    }
+    bool newer = epoch_compare(join->epoch, master->expect_epoch) > 0;
+    if (master->phase == MASTER_SETTLING && newer) {
+        master->expect_epoch = join->epoch;
+        master->expect_count = join->epoch_count;
+        memcpy(master->expect_ranks, join->epoch_ranks, join->epoch_count * sizeof(uint32_t));
+    }
+}
+
+void settle_again(struct master *master)
+{
+    master_set_phase(master, MASTER_SETTLING);
+    EACH_NODE(master, node)
+    {
+        node->standing = STANDING_JOINING;
+        node->owed &= ~(uint32_t)(OWE_CATCHUP | OWE_SUMMON | OWE_BEGIN);
+    }
+}
+
+/* ---- who is there -------------------------------------------------------------------------- */
+
+static uint32_t expected_present(struct master *master)
+{
+    uint32_t present = 0;
+    for (uint32_t i = 0; i < master->expect_count; i++) {
+        /* A fresh process with the same rank: the one that was waited for is dead. */
+        present += master_node_of_rank(master, master->expect_ranks[i]) != NULL;
+    }
+    return present;
+}
+
+static uint64_t least_wait_us(const struct master *master)
+{
+    uint64_t lease_us = master->config.lease_us;
+    return lease_us > MASTER_FOUND_US ? lease_us : MASTER_FOUND_US;
+}
+
+static uint64_t long_wait_us(const struct master *master)
+{
+    return MASTER_FOUND_US + LONG_WAIT_LEASES * master->config.lease_us;
+}
+
+static bool enough(struct master *master)
+{
+    uint64_t waited_us = master->now_us - master->phase_us;
+    if (master->expect_count == 0) {
+        return waited_us >= MASTER_FOUND_US || master->begun;
+    }
+    uint32_t present = expected_present(master);
+    return present == master->expect_count ||
+           (waited_us >= least_wait_us(master) && 2 * present > master->expect_count) ||
+           waited_us >= long_wait_us(master);
+}
+
+/* ---- the round in doubt -------------------------------------------------------------------- */
+
+static bool in_list(const struct master *master, const struct node *node)
+{
+    return node->returning && epoch_compare(node->epoch, master->expect_epoch) == 0;
+}
+
+/* The latest attempt in doubt that would make a version nobody holds yet. */
+static const struct node *latest_doubt(struct master *master, uint64_t version)
+{
+    const struct node *latest = NULL;
+    EACH_NODE(master, node)
+    {
+        if (node->doubt.round != version + 1 || node->held.version != version ||
+            !in_list(master, node)) {
+            continue;
+        }
+        int order = latest ? epoch_compare(node->doubt.epoch, latest->doubt.epoch) : 1;
+        if (order > 0 || (order == 0 && node->doubt.attempt > latest->doubt.attempt)) {
+            latest = node;
+        }
+    }
+    return latest;
+}
+
+/* It may have been committed only if all had sent DONE: whoever is there of that list and is not
+ * in doubt about that attempt proves that it was not. */
+static bool may_commit(struct master *master, const struct node *doubter)
+{
+    EACH_NODE(master, node)
+    {
+        bool agrees = round_id_equal(node->doubt, doubter->doubt) &&
+                      node->doubt_digest == doubter->doubt_digest;
+        if (in_list(master, node) && !agrees) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void settle_doubts(struct master *master, const struct round_id *committed, uint64_t digest)
+{
+    EACH_NODE(master, node)
+    {
+        if (node->doubt.round == 0) {
+            continue;
+        }
+        bool commit =
+            committed && round_id_equal(node->doubt, *committed) && node->doubt_digest == digest;
+        node->owed |= commit ? OWE_DOUBT_COMMIT : OWE_DOUBT_ABORT;
+        if (commit) {
+            node->standing = STANDING_CATCHING_UP;
+            node->held.held = false;
+        }
+    }
+}
+
+/* ---- going on ------------------------------------------------------------------------------ */
+
+static struct node *highest_holder(struct master *master, bool live)
+{
+    struct node *best = NULL;
+    EACH_NODE(master, node)
+    {
+        bool holds = node->held.held && node->live == live;
+        if (holds && (!best || node->held.version > best->held.version)) {
+            best = node;
+        }
+    }
+    return best;
+}
+
+/* An attempt whose COMMIT reached somebody is committed: he holds its version, made by it. */
+static bool committed_by(struct master *master, const struct node *holder, struct round_id *id,
+                         uint64_t *digest)
+{
+    EACH_NODE(master, node)
+    {
+        if (node->doubt.round == 0 || node->doubt.round != holder->held.version) {
+            continue;
+        }
+        EACH_NODE(master, other)
+        {
+            if (other->live && other->held.version == holder->held.version &&
+                round_id_equal(other->made_by, node->doubt)) {
+                *id = node->doubt;
+                *digest = node->doubt_digest;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void resume(struct master *master, const struct node *holder, struct master_out *out)
+{
+    master->founded = master->begun = true;
+    master->version = holder->held.version;
+    master->digest = holder->held.digest;
+    master->digest_known = true;
+    master->job_step = holder->held.job_step;
+    const char *how = "the highest version of the members is the job's";
+    struct round_id id = {0};
+    uint64_t digest = 0;
+    const struct node *doubter = latest_doubt(master, master->version);
+    if (committed_by(master, holder, &id, &digest)) {
+        how = "a round in doubt was committed: a member holds it";
+    } else if (doubter && may_commit(master, doubter)) {
+        how = "a round in doubt was committed: all who are here had it whole";
+        id = doubter->doubt;
+        digest = doubter->doubt_digest;
+        master->version = id.round;
+        master->digest_known = false;
+    }
+    settle_doubts(master, id.round ? &id : NULL, digest);
+    master->committed = id;
+    master->committed_digest = digest;
+    struct event *event = master_event_add(out, EVENT_SETTLED, EVENT_NOBODY);
+    event->version = master->version;
+    event->member_count = expected_present(master);
+    text_copy(event->text, sizeof event->text, how);
+    master_set_phase(master, MASTER_BETWEEN);
+}
+
+/* ---- a new job ----------------------------------------------------------------------------- */
+
+static struct node *source(struct master *master)
+{
+    struct node *best = highest_holder(master, false);
+    if (best) {
+        return best;
+    }
+    EACH_NODE(master, node)
+    {
+        if (!best || node->identity.node_rank < best->identity.node_rank) {
+            best = node;
+        }
+    }
+    return best;
+}
+
+static void found(struct master *master, struct master_out *out)
+{
+    uint32_t count = 0;
+    EACH_NODE(master, node)
+    {
+        count++;
+        if (node->standing == STANDING_CATCHING_UP) {
+            return; /* the source is on its way */
+        }
+    }
+    if (count == 0 || count < master->config.min_nodes) {
+        return;
+    }
+    if (master->founded) { /* not the first time: what the others held is lost */
+        struct event *event = master_event_add(out, EVENT_STATE_LOST, EVENT_NOBODY);
+        event->version = master->version;
+        text_copy(event->text, sizeof event->text,
+                  "nobody holds the job's anchor any more: it begins anew");
+        master->founded = false;
+    }
+    struct node *first = source(master);
+    master->version = first->held.held ? first->held.version : 0;
+    master->digest = first->held.held ? first->held.digest : 0;
+    master->job_step = first->held.held ? first->held.job_step : 0;
+    master->digest_known = first->held.held;
+    master_set_phase(master, MASTER_FOUNDING);
+    first->standing = STANDING_CATCHING_UP;
+    first->owed |= OWE_CATCHUP;
+}
+
+void settle_step(struct master *master, struct master_out *out)
+{
+    if (master->phase == MASTER_FOUNDING) {
+        found(master, out); /* if the source was lost, another is chosen */
+        return;
+    }
+    if (!enough(master)) {
+        return;
+    }
+    struct node *holder = highest_holder(master, true);
+    if (holder) {
+        resume(master, holder, out);
+    } else {
+        found(master, out);
+    }
+}
+
+void settle_wake(const struct master *master, struct master_out *out)
+{
+    if (master->phase != MASTER_SETTLING) {
+        return;
+    }
+    uint64_t at_us[] = {master->phase_us + MASTER_FOUND_US,
+                        master->phase_us + least_wait_us(master),
+                        master->phase_us + long_wait_us(master)};
+    for (uint32_t i = 0; i < sizeof at_us / sizeof *at_us; i++) {
+        if (at_us[i] > master->now_us && at_us[i] < out->wake_us) {
+            out->wake_us = at_us[i];
+        }
+    }
+}
