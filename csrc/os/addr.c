@@ -66,7 +66,7 @@ static int copy_host(const char *text, const char *host, size_t length, bool v6,
     }
     memcpy(url->host, host, length);
     url->host[length] = 0;
-    struct addr number;
+    struct addr number = {0};
     if (v6 && addr_numeric(url, &number) < 0) {
         return bad_url(text, "inside [ ] stands an IPv6 address");
     }
@@ -217,7 +217,7 @@ int addr_numeric(const struct solo_url *url, struct addr *out)
 int solo_is_loopback(const char *numeric_address)
 {
     struct solo_url url = {.port = 1};
-    struct addr addr;
+    struct addr addr = {0};
     snprintf(url.host, sizeof url.host, "%s", numeric_address);
     return addr_numeric(&url, &addr) == 0 && addr_is_loopback(&addr);
 }
@@ -242,10 +242,10 @@ static bool route_source(const struct addr *to, struct addr *out)
 
 int solo_route_address(const struct solo_url *to, char *out, size_t size)
 {
-    struct addr_list list;
+    struct addr_list list = {0};
     TRY(addr_resolve(to, clock_us() + ROUTE_LOOKUP_US, &list));
     for (uint32_t i = 0; i < list.count; i++) {
-        struct addr mine;
+        struct addr mine = {0};
         if (route_source(&list.at[i], &mine)) {
             char text[ADDR_TEXT_MAX];
             addr_host_text(&mine, text);
@@ -259,7 +259,7 @@ int solo_route_address(const struct solo_url *to, char *out, size_t size)
 /* The route to an address of ours starts at that very address. */
 bool addr_is_this_host(const struct solo_url *url)
 {
-    struct addr addr, source;
+    struct addr addr = {0}, source = {0};
     char theirs[ADDR_TEXT_MAX], ours[ADDR_TEXT_MAX];
     if (strcmp(url->host, "localhost") == 0) {
         return true;

@@ -281,7 +281,8 @@ static int conn_new(const struct conn_config *config, bool dialed, struct conn *
 {
     struct conn *conn = calloc(1, sizeof *conn);
     if (!conn) {
-        return err_set(SOLO_ENOMEM, "no memory for a connection");
+        err_set(SOLO_ENOMEM, "no memory for a connection");
+        return SOLO_ENOMEM;
     }
     MUST(config->calls->frame && config->calls->lost);
     conn->config = *config;

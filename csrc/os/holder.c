@@ -11,19 +11,30 @@
 
 enum { TCP_STATE_LISTEN = 0x0a };
 
+/* Field `number` of a line, counted from 0; "" if there are fewer. */
+static const char *field(const char *line, int number)
+{
+    line += strspn(line, " ");
+    for (int i = 0; i < number; i++) {
+        line += strcspn(line, " ");
+        line += strspn(line, " ");
+    }
+    return line;
+}
+
+/* sl local:port remote:port state tx:rx tr:when retransmits uid timeout inode */
+enum { FIELD_LOCAL = 1, FIELD_STATE = 3, FIELD_INODE = 9 };
+
 static unsigned long listen_inode(const char *path, uint16_t port)
 {
     FILE *file = fopen(path, "re");
     char line[512];
     unsigned long found = 0;
     while (file && !found && fgets(line, sizeof line, file)) {
-        unsigned int local_port, state;
-        unsigned long inode;
-        /* sl local rem st tx:rx tr:when retrnsmt uid timeout inode */
-        if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %*s %*s %lu", &local_port,
-                   &state, &inode) == 3 &&
-            local_port == port && state == TCP_STATE_LISTEN) {
-            found = inode;
+        const char *colon = strchr(field(line, FIELD_LOCAL), ':');
+        if (colon && strtoul(colon + 1, NULL, 16) == port &&
+            strtoul(field(line, FIELD_STATE), NULL, 16) == TCP_STATE_LISTEN) {
+            found = strtoul(field(line, FIELD_INODE), NULL, 10);
         }
     }
     if (file) {

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "os/link_queue.h"
+#include "os/pace.h"
 #include "os/sock.h"
 
 enum link_state {
@@ -40,9 +41,9 @@ struct link {
     struct loop_timer deadline; /* of finishing, or of draining */
     char peer[ADDR_TEXT_MAX];
 
-    uint32_t rtt_us; /* the least measured: later ones hold our own queue */
+    struct pace pace;
+    uint64_t send_bytes_max; /* of one stream */
     uint64_t closed_sent_bytes, closed_received_bytes;
-    uint64_t window_start_us, window_start_bytes; /* of the measured rate; 0: not measuring */
 };
 
 /* ---- ends ------------------------------------------------------------------------------- */
@@ -116,45 +117,13 @@ static uint32_t streams_used(const struct link *link)
     return count;
 }
 
-uint32_t link_streams_for(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max)
-{
-    double in_flight = 2.0 * (double)bytes_per_s * rtt_us / 1e6;
-    double streams = in_flight / (double)send_bytes_max;
-    if (streams >= LINK_STREAMS_MAX) {
-        return LINK_STREAMS_MAX;
-    }
-    uint32_t whole = (uint32_t)streams;
-    return whole < streams || whole == 0 ? whole + 1 : whole;
-}
-
-/* At least so long is a rate measured for: below, start-up and luck dominate. */
-enum { WINDOW_US = 100000, WINDOW_RTTS = 4 };
-
-/* While frames wait all the time, what goes out is what the path takes with these streams. If
- * that is more than half of what their windows allow, the windows may be the limit: have more. */
 static void measure(struct link *link)
 {
-    uint64_t now_us = loop_now(link->config.loop), bytes = link_sent_bytes(link);
-    if (link->queue.count == 0) {
-        link->window_start_us = 0;
-        return;
-    }
-    if (link->window_start_us == 0) {
-        link->window_start_us = now_us;
-        link->window_start_bytes = bytes;
-        return;
-    }
-    uint64_t window_us = now_us - link->window_start_us;
-    if (window_us < WINDOW_US || window_us < (uint64_t)WINDOW_RTTS * link->rtt_us) {
-        return;
-    }
-    uint64_t rate = (bytes - link->window_start_bytes) * 1000000u / window_us;
-    uint32_t wanted = link_streams_for(rate, link->rtt_us, sock_send_bytes_max());
+    uint32_t wanted = pace_measure(&link->pace, loop_now(link->config.loop), link_sent_bytes(link),
+                                   link->queue.count > 0, link->send_bytes_max);
     if (wanted > link->streams_wanted) {
         link->streams_wanted = wanted;
     }
-    link->window_start_us = now_us;
-    link->window_start_bytes = bytes;
 }
 
 /* ---- sending ---------------------------------------------------------------------------- */
@@ -231,19 +200,11 @@ void link_finish(struct link *link, uint64_t deadline_us)
 
 /* ---- what the streams say --------------------------------------------------------------- */
 
-static void sample_rtt(struct link *link, struct conn *conn)
-{
-    uint32_t rtt_us = conn_rtt_us(conn);
-    if (rtt_us > 0 && (link->rtt_us == 0 || rtt_us < link->rtt_us)) {
-        link->rtt_us = rtt_us;
-    }
-}
-
 static void stream_opened(struct link *link, struct stream *stream)
 {
     stream->open = true;
     strncpy(link->peer, conn_peer(stream->conn), sizeof link->peer - 1);
-    sample_rtt(link, stream->conn);
+    pace_rtt(&link->pace, conn_rtt_us(stream->conn));
     if (conn_is_shm(stream->conn)) {
         link->no_more_streams = true; /* one ring is as fast as memory */
     }
@@ -298,7 +259,7 @@ static void on_stream_room(void *context, struct conn *conn)
     struct link *link = stream->link;
     while (feed(link, stream)) {
     }
-    sample_rtt(link, conn);
+    pace_rtt(&link->pace, conn_rtt_us(conn));
     measure(link);
     if (link->finishing) {
         if (link->queue.count == 0) {
@@ -385,11 +346,15 @@ static void open_streams(struct link *link)
 
 static int link_new(const struct link_config *config, struct link **out)
 {
+    if (config->greeting_size > LINK_GREETING_MAX) {
+        err_set(SOLO_ELIMIT, "a greeting of %zu bytes: %u are allowed", config->greeting_size,
+                LINK_GREETING_MAX);
+        return SOLO_ELIMIT;
+    }
     struct link *link = calloc(1, sizeof *link);
-    if (!link || config->greeting_size > sizeof link->greeting_payload) {
-        free(link);
-        return err_set(link ? SOLO_ELIMIT : SOLO_ENOMEM, "no link: %s",
-                       link ? "its greeting is too long" : "no memory");
+    if (!link) {
+        err_set(SOLO_ENOMEM, "no memory for a link");
+        return SOLO_ENOMEM;
     }
     MUST(config->calls->frame && config->calls->lost);
     link->config = *config;
@@ -400,6 +365,7 @@ static int link_new(const struct link_config *config, struct link **out)
                                              .roles = 1u << config->role,
                                              .hello_us = config->hello_us,
                                              .calls = &stream_calls};
+    link->send_bytes_max = sock_send_bytes_max();
     link->streams_wanted = config->streams ? config->streams : 1;
     if (link->streams_wanted > LINK_STREAMS_MAX) {
         link->streams_wanted = LINK_STREAMS_MAX;
@@ -503,7 +469,7 @@ uint32_t link_waiting(const struct link *link)
 
 uint32_t link_rtt_us(const struct link *link)
 {
-    return link->rtt_us;
+    return link->pace.rtt_us;
 }
 
 uint64_t link_heard_us(const struct link *link)

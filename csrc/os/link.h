@@ -75,7 +75,4 @@ uint64_t link_sent_bytes(const struct link *link);
 uint64_t link_received_bytes(const struct link *link);
 const char *link_peer(const struct link *link);
 
-/* Streams that a path wants: streams * send_bytes_max >= twice bandwidth * round trip. */
-uint32_t link_streams_for(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
-
 #endif

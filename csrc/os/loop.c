@@ -259,7 +259,7 @@ static void run_tasks(struct loop *loop)
         return;
     }
     loop_later(loop, &end);
-    while (loop->tasks != &end) {
+    while (loop->tasks && loop->tasks != &end) {
         struct loop_task *task = loop->tasks;
         loop_later_cancel(loop, task);
         task->fn(task->context);

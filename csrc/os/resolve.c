@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +98,11 @@ static int start_thread(struct lookup *lookup)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, LOOKUP_STACK_BYTES);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' */
     int rc = pthread_create(&id, &attributes, lookup_run, lookup);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     errno = rc;
     return rc == 0 ? 0 : err_errno("no thread for looking up %s", lookup->url.host);
@@ -106,27 +111,28 @@ static int start_thread(struct lookup *lookup)
 /* Takes event_fd on success. Gives *out: lookup_release. */
 static int lookup_start(const struct solo_url *url, int event_fd, struct lookup **out)
 {
-    if (atomic_fetch_add(&lookups, 1) >= ADDR_LOOKUPS_MAX) {
-        atomic_fetch_sub(&lookups, 1);
-        return err_set(SOLO_EAGAIN, "%u look-ups wait for the name server already",
-                       ADDR_LOOKUPS_MAX);
-    }
     struct lookup *lookup = calloc(1, sizeof *lookup);
-    int rc = lookup ? 0 : err_set(SOLO_ENOMEM, "no memory to look up %s", url->host);
-    if (lookup) {
-        lookup->url = *url;
+    if (!lookup) {
+        err_set(SOLO_ENOMEM, "no memory to look up %s", url->host);
+        return SOLO_ENOMEM;
+    }
+    lookup->url = *url;
+    lookup->event_fd = -1; /* the caller's until all went well */
+    latch_init(&lookup->done);
+    atomic_init(&lookup->owners, 1);
+    int rc = 0;
+    if (atomic_fetch_add(&lookups, 1) >= ADDR_LOOKUPS_MAX) {
+        rc = err_set(SOLO_EAGAIN, "%u look-ups wait for the name server already", ADDR_LOOKUPS_MAX);
+    } else {
         lookup->event_fd = event_fd;
-        latch_init(&lookup->done);
-        atomic_init(&lookup->owners, 2);
+        atomic_store(&lookup->owners, 2);
         rc = start_thread(lookup);
     }
     if (rc < 0) {
         atomic_fetch_sub(&lookups, 1);
-        if (lookup) {
-            lookup->event_fd = -1; /* the caller's still */
-            atomic_store(&lookup->owners, 1);
-            lookup_release(lookup);
-        }
+        lookup->event_fd = -1;
+        atomic_store(&lookup->owners, 1);
+        lookup_release(lookup);
         return rc;
     }
     *out = lookup;

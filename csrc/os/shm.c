@@ -225,7 +225,7 @@ static int local_socket(const char *name, struct sockaddr_un *addr, socklen_t *s
 int shm_listen(const char *name, int *fd_out)
 {
     struct sockaddr_un addr;
-    socklen_t size;
+    socklen_t size = 0;
     int fd = -1;
     TRY(local_socket(name, &addr, &size, &fd));
     if (bind(fd, (const struct sockaddr *)&addr, size) < 0 || listen(fd, 64) < 0) {
@@ -241,7 +241,7 @@ int shm_listen(const char *name, int *fd_out)
 int shm_connect(const char *name, int *fd_out)
 {
     struct sockaddr_un addr;
-    socklen_t size;
+    socklen_t size = 0;
     int fd = -1;
     TRY(local_socket(name, &addr, &size, &fd));
     if (connect(fd, (const struct sockaddr *)&addr, size) < 0) { /* at once, or EAGAIN: full */

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -289,17 +290,21 @@ uint32_t sock_rtt_us(int fd)
 
 #define SEND_BYTES_GUESS (4u << 20) /* the kernel's default of tcp_wmem's maximum */
 
+/* The third number of the file. */
 uint64_t sock_send_bytes_max(void)
 {
-    unsigned long long least, start, most = SEND_BYTES_GUESS;
+    char line[128] = "";
     FILE *file = fopen("/proc/sys/net/ipv4/tcp_wmem", "re");
     if (file) {
-        if (fscanf(file, "%llu %llu %llu", &least, &start, &most) != 3 || most == 0) {
-            most = SEND_BYTES_GUESS;
-        }
+        line[fread(line, 1, sizeof line - 1, file)] = 0;
         fclose(file);
     }
-    return most;
+    char *at = line;
+    uint64_t most = 0;
+    for (int i = 0; i < 3; i++) {
+        most = strtoull(at, &at, 10);
+    }
+    return most ? most : SEND_BYTES_GUESS;
 }
 
 void sock_reset(int fd)

@@ -414,13 +414,3 @@ TEST(a_link_may_be_freed_in_its_last_callback)
     UNTIL(freed == 1);
     close_door();
 }
-
-TEST(streams_follow_bandwidth_times_round_trip)
-{
-    uint64_t window = 4u << 20;
-    CHECK_EQ(link_streams_for(0, 1000, window), 1);
-    CHECK_EQ(link_streams_for(1250000000u, 200, window), 1);  /* 10 Gbit/s, 0.2 ms */
-    CHECK_EQ(link_streams_for(125000000u, 50000, window), 3); /* 1 Gbit/s, 50 ms */
-    CHECK_EQ(link_streams_for(42000000u, 100000, window), 3); /* one full window: have more */
-    CHECK_EQ(link_streams_for(12500000000u, 100000, window), LINK_STREAMS_MAX);
-}

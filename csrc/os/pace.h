@@ -1,0 +1,25 @@
+/* pace.h - how many streams a path wants, from what it was seen to carry.
+ *
+ * No system calls, no clock. */
+#ifndef SOLO_OS_PACE_H
+#define SOLO_OS_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pace {        /* zero: nothing measured */
+    uint32_t rtt_us; /* the least seen: later ones hold our own queue */
+    uint64_t window_start_us, window_start_bytes; /* 0: not measuring */
+};
+
+/* Streams for a path: streams * send_bytes_max >= twice bandwidth * round trip; 1 to 64. */
+uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
+
+void pace_rtt(struct pace *pace, uint32_t rtt_us); /* 0: unknown, ignored */
+
+/* While frames wait all the time (`busy`), what goes out is what the path takes with the streams
+ * it has. Gives the streams wanted after each window; 0: none has ended. */
+uint32_t pace_measure(struct pace *pace, uint64_t now_us, uint64_t sent_bytes, bool busy,
+                      uint64_t send_bytes_max);
+
+#endif
