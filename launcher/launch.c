@@ -205,6 +205,9 @@ static struct finding step_master_url(struct launch *launch)
     }
     launch->master_text = machine_url_text(launch->master.host, launch->master.port);
     if (!launch_resolve_master(launch, &why)) {
+        if (!launch->args->command) {
+            return fine("%s: %s, for now", launch->master_text, why); /* the wait will tell */
+        }
         return warn(CODE_UNREACHABLE, text_format("%s: %s", launch->master_text, why), NULL, NULL);
     }
     if (launch->master_loopback && launch->expected > 1 &&

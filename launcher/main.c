@@ -59,6 +59,25 @@ static void take_steps(struct launch *launch)
     }
 }
 
+/* Node 0's master logs into the job's folder; the others need none before they are let in. */
+static void meet_master(struct launch *launch)
+{
+    struct finding finding;
+    if (launch->node_rank == 0) {
+        die_if_failed(jobdir_make(launch));
+        finding = master_process_start(launch);
+    } else {
+        finding = reach_master(launch);
+    }
+    die_if_failed(finding);
+    if (launch->node_rank != 0) {
+        die_if_failed(jobdir_make(launch));
+    }
+    if (launch->verbose) {
+        message_note("master: %s", finding.what);
+    }
+}
+
 static int run_script(struct launch *launch)
 {
     struct command command;
@@ -72,15 +91,7 @@ static int run_script(struct launch *launch)
         return 0;
     }
     if (launch->solo) {
-        die_if_failed(jobdir_make(launch));
-    }
-    if (launch->solo) {
-        struct finding finding =
-            launch->node_rank == 0 ? master_process_start(launch) : reach_master(launch);
-        die_if_failed(finding);
-        if (launch->verbose) {
-            message_note("master: %s", finding.what);
-        }
+        meet_master(launch);
     }
     command_build(launch, &command);
     if (launch->solo) {

@@ -1,0 +1,324 @@
+"""What comes out at the end of a run: exit codes, signals, short messages, logs, no orphans."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from solorun_process import environment, free_port, run, start
+
+PRELUDE = """
+import os, signal, sys, time
+from solo import _rank
+_rank.install()
+rank = int(os.environ["RANK"])
+def mark(name):
+    open(os.path.join(os.environ["MARKS"], f"{name}.{rank}.{os.getpid()}"), "w").close()
+"""
+
+
+class Job:
+    """A script under solorun in a folder of its own, with a port nobody else has."""
+
+    def __init__(self, folder: pathlib.Path, body: str) -> None:
+        self.folder = folder
+        self.script = folder / "train.py"
+        self.script.write_text(PRELUDE + body)
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+        self.logs = folder / "logs"
+        self.words = [
+            "--solo",
+            f"--master_url=tcp://127.0.0.1:{free_port()}",
+            f"--log_dir={self.logs}",
+            "--timeout=60",
+        ]
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return run(*self.words, *more, self.script, MARKS=str(self.marks))
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        return start(*self.words, *more, self.script, MARKS=str(self.marks))
+
+    def marked(self, name: str, count: int = 1, within_s: float = 60) -> list[int]:
+        """Waits for so many ranks to reach the mark; their process ids."""
+        deadline = time.monotonic() + within_s
+        while len(found := list(self.marks.glob(f"{name}.*"))) < count:
+            assert time.monotonic() < deadline, f"no mark {name}"
+            time.sleep(0.02)
+        return [int(path.name.split(".")[2]) for path in found]
+
+    def log(self, name: str) -> str:
+        return (self.logs / "latest" / name).read_text()
+
+
+def make(tmp_path: pathlib.Path, body: str) -> Job:
+    return Job(tmp_path, body)
+
+
+def gone(pids: list[int], within_s: float = 10) -> bool:
+    deadline = time.monotonic() + within_s
+    while any(psutil.pid_exists(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+# ---- exit codes ---------------------------------------------------------------------------------
+
+
+def test_a_script_that_ends_well_ends_well_without_a_word(tmp_path: pathlib.Path) -> None:
+    done = make(tmp_path, "print('hello', sys.argv[1:])").run()
+    assert done.returncode == 0
+    assert done.stdout == "hello []\n"  # no prefix: stdout is the script's
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ("sys.exit(3)", 3, "exit status 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "died of signal 11 (SIGSEGV)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "out of memory"),
+        ("def f():\n    raise ValueError('boom\\nand more')\nf()", 1, "ValueError: boom"),
+        ("import nothing_of_this_name", 1, "ModuleNotFoundError: No module named"),
+        ("sys.exit('in words')", 1, "exit status 1"),
+    ],
+)
+def test_the_exit_status_is_the_scripts_own(
+    tmp_path: pathlib.Path, body: str, status: int, says: str
+) -> None:
+    done = make(tmp_path, body).run()
+    assert done.returncode == status
+    block = done.stderr[done.stderr.index("solorun: error SOLO-E080:") :].splitlines()
+    assert 2 <= len(block) <= 7  # and nothing after it
+    assert block[0].startswith("solorun: error SOLO-E080: node 0 rank 0 on ")
+    assert says in block[0]
+    assert any(line.startswith("  log: ") for line in block)
+    assert block[-1].startswith("  next: ")
+    assert "ChildFailedError" not in done.stderr
+
+
+def test_the_place_of_an_exception_is_told(tmp_path: pathlib.Path) -> None:
+    done = make(tmp_path, "def f():\n    raise ValueError('boom')\nf()").run()
+    assert f'why: File "{tmp_path}/train.py", line' in done.stderr
+    assert ", in f" in done.stderr
+
+
+def test_the_rank_that_failed_is_told_with_its_log(tmp_path: pathlib.Path) -> None:
+    job = make(
+        tmp_path, "if rank == 1: print('last words', file=sys.stderr); sys.exit(5)\ntime.sleep(60)"
+    )
+    done = job.run("--device_count=2", "--shutdown-timeout=2")
+    assert done.returncode == 5
+    assert "node 0 rank 1 on " in done.stderr
+    assert "node0/rank1.err.log" in done.stderr
+    assert job.log("node0/rank1.err.log") == "last words\n"
+
+
+def test_an_exception_under_torchs_own_record_is_told_too(tmp_path: pathlib.Path) -> None:
+    done = make(
+        tmp_path,
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main(): raise KeyError('mine')\nmain()",
+    ).run()
+    assert done.returncode == 1
+    assert "KeyError: 'mine'" in done.stderr.split("SOLO-E080")[1]
+
+
+# ---- signals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_a_signal_stops_the_ranks_and_is_the_exit_status(
+    tmp_path: pathlib.Path, number: signal.Signals, status: int
+) -> None:
+    job = make(
+        tmp_path,
+        "def leave(number, frame):\n    mark('left')\n    sys.exit(0)\n"
+        "for name in ('SIGTERM', 'SIGINT', 'SIGHUP'): signal.signal(getattr(signal, name), leave)\n"
+        "mark('up')\ntime.sleep(60)",
+    )
+    process = job.start("--device_count=2")
+    pids = job.marked("up", 2)
+    process.send_signal(number)
+    code, errors = finish(process)
+    assert code == status
+    assert f"stopped by {number.name}" in errors
+    job.marked("left", 2, within_s=1)
+    assert gone(pids)
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: pathlib.Path) -> None:
+    job = make(
+        tmp_path,
+        "signal.signal(signal.SIGINT, lambda *_: mark('deaf'))\nmark('up')\n"
+        "while True: time.sleep(1)",
+    )
+    process = job.start()
+    pids = job.marked("up")
+    process.send_signal(signal.SIGINT)
+    job.marked("deaf")
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert code == 130
+    assert "ended at once" in errors
+    assert gone(pids)
+
+
+def test_usr1_reaches_the_ranks_and_only_them(tmp_path: pathlib.Path) -> None:
+    job = make(
+        tmp_path,
+        "mark('young')\ntime.sleep(1)\n"  # a rank without a handler yet is not killed by it
+        "signal.signal(signal.SIGUSR1, lambda *_: (mark('told'), sys.exit(0)))\n"
+        "mark('up')\ntime.sleep(60)",
+    )
+    process = job.start("--device_count=2")
+    job.marked("young", 2)
+    process.send_signal(signal.SIGUSR1)
+    code, errors = finish(process)
+    assert code == 0, errors
+    job.marked("told", 2, within_s=1)
+
+
+def test_no_rank_outlives_a_killed_launcher(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "mark('up')\ntime.sleep(60)")
+    process = job.start("--device_count=2")
+    pids = job.marked("up", 2)
+    process.kill()
+    process.communicate()
+    assert gone(pids, within_s=2)
+
+
+def test_a_rank_whose_agent_died_before_it_looked_ends_too(tmp_path: pathlib.Path) -> None:
+    done = subprocess.Popen(["true"])
+    done.wait()
+    code = "from solo import _rank; _rank.install(); print('alive')"
+    env = environment(SOLO_AGENT_PID=str(done.pid))
+    rank = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+    assert rank.returncode == -signal.SIGKILL
+
+
+def test_the_pid_is_torchruns(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "print(os.getppid(), os.environ['SOLO_AGENT_PID'])")
+    process = job.start()
+    out, _ = process.communicate(timeout=60)
+    assert out.split() == [str(process.pid)] * 2
+
+
+# ---- output and logs ------------------------------------------------------------------------
+
+
+def test_each_rank_has_its_files_and_rank_0_the_console(tmp_path: pathlib.Path) -> None:
+    job = make(
+        tmp_path,
+        "print(f'out {rank}')\nprint(f'err {rank}', file=sys.stderr)\n"
+        "sys.stdout.write('bar 1\\rbar 2')\n",
+    )
+    done = job.run("--device_count=2")
+    assert done.returncode == 0
+    assert done.stdout == "out 0\nbar 1\nbar 2"  # text mode reads \\r as a line's end
+    assert done.stderr == "err 0\n"
+    for rank in range(2):
+        assert job.log(f"node0/rank{rank}.out.log").startswith(f"out {rank}\n")
+        assert job.log(f"node0/rank{rank}.err.log") == f"err {rank}\n"
+
+
+def test_an_earlier_log_is_kept_once(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "print(sys.argv[1])")
+    for word in ("first", "second"):
+        assert run(*job.words, job.script, word).returncode == 0
+    assert job.log("node0/rank0.out.log") == "second\n"
+    assert job.log("node0/rank0.out.log.1") == "first\n"
+
+
+def test_tee_shows_every_rank_with_node_and_rank(tmp_path: pathlib.Path) -> None:
+    done = make(tmp_path, "print('x')").run("--device_count=2", "--tee=3")
+    assert sorted(done.stdout.splitlines()) == ["n0/r0: x", "n0/r1: x"]
+
+
+def test_redirects_keep_the_console_clean(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "print('x')")
+    assert job.run("-r", "3").stdout == ""
+    assert job.log("node0/rank0.out.log") == "x\n"
+
+
+def test_job_json_tells_the_command_and_never_the_token(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "")
+    token = tmp_path / "token"
+    token.write_text("the-secret")
+    token.chmod(0o600)
+    assert job.run(f"--token_file={token}", "--job_id=mine").returncode == 0
+    text = job.log("job.json")
+    told = json.loads(text)
+    assert str((job.logs / "latest").readlink()) == "mine"
+    assert told["schema"] == 1
+    assert told["command"][-1] == str(job.script)
+    assert told["environment"]["SOLO_JOB_ID"] == "mine"
+    assert told["torch"].startswith("2.")
+    assert "the-secret" not in text
+
+
+def test_a_temporary_log_dir_is_told(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "")
+    words = [word for word in job.words if "log_dir" not in word]
+    done = run(*words, job.script, TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    path = done.stderr.removeprefix("solorun: logs in ").strip()
+    assert path.startswith(str(tmp_path))
+    assert pathlib.Path(path, "node0", "rank0.out.log").exists()
+
+
+def test_without_solo_it_is_torchrun_itself(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1:], "
+        "[n for n in os.environ if n.startswith('SOLO_')])"
+    )
+    done = run("--nproc-per-node=2", script, "--solo")
+    assert done.returncode == 0
+    assert done.stdout == "2 ['--solo'] []\n" * 2
+
+
+def test_a_fixed_world_meets_and_says_for_whom_it_waits(tmp_path: pathlib.Path) -> None:
+    body = (
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "print(dist.get_rank(), dist.get_world_size(), os.environ['SOLO_NNODES'])\n"
+        "dist.barrier()\ndist.destroy_process_group()"
+    )
+    job = make(tmp_path, body)
+    env = {"MARKS": str(job.marks), "SOLO_DISABLE": "1"}
+    first = start(*job.words, "--nnodes=2", "--node_rank=0", job.script, **env)
+    with contextlib.ExitStack() as stack:
+        stack.callback(first.kill)
+        time.sleep(6)  # the late one: the first has told by then that it waits
+        second = run(*job.words, "--nnodes=2", "--node_rank=1", job.script, **env)
+        out, errors = first.communicate(timeout=60)
+    assert (first.returncode, out) == (0, "0 2 2\n"), errors
+    assert (second.returncode, second.stdout) == (0, "1 2 2\n"), second.stderr
+    assert "node 0: waiting for the other nodes of 2 at 127.0.0.1:" in errors
+
+
+def test_a_node_that_never_comes_ends_a_fixed_world_with_75(tmp_path: pathlib.Path) -> None:
+    job = make(tmp_path, "")
+    words = [word for word in job.words if "timeout" not in word]
+    done = run(*words, "--timeout=3s", "--nnodes=2", "--node_rank=0", job.script)
+    assert done.returncode == 75
+    assert "SOLO-E022" in done.stderr
+    assert "Traceback" not in done.stderr
