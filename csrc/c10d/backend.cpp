@@ -65,6 +65,20 @@ std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &s
     return cards;
 }
 
+namespace {
+
+// The same store may be used to form the group again: an old card would be met first.
+void withdraw_card(const c10::intrusive_ptr<c10d::Store>& store, const OpenOptions& options)
+{
+    try {
+        store->deleteKey(card_key(options.rank));
+    } catch (const std::exception&) {
+        return; // a store that cannot delete, or is gone: nobody will read it either
+    }
+}
+
+} // namespace
+
 SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
     : Backend(options.rank, options.size), options_(options)
 {
@@ -86,9 +100,11 @@ SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const Ope
         }
         check(solo_group_connect(group_, texts.data(), 0));
     } catch (...) {
+        withdraw_card(store, options);
         solo_group_close(group_);
         throw;
     }
+    withdraw_card(store, options); // all have met, so all have read it
     init();
 }
 
