@@ -65,14 +65,15 @@ std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &s
     return cards;
 }
 
-namespace {
+namespace
+{
 
 // The same store may be used to form the group again: an old card would be met first.
-void withdraw_card(const c10::intrusive_ptr<c10d::Store>& store, const OpenOptions& options)
+void withdraw_card(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
 {
     try {
         store->deleteKey(card_key(options.rank));
-    } catch (const std::exception&) {
+    } catch (const std::exception &) {
         return; // a store that cannot delete, or is gone: nobody will read it either
     }
 }

@@ -19,7 +19,7 @@ static size_t pages(size_t bytes)
 
 struct layout {
     size_t desk_stride, lengths_stride;
-    size_t desks, lengths, rings, windows, end;
+    size_t desks, lengths, tubes, windows, end;
 };
 
 static struct layout layout_of(uint32_t ranks)
@@ -29,8 +29,8 @@ static struct layout layout_of(uint32_t ranks)
     at.lengths_stride = (ranks * sizeof(uint64_t) + 63) & ~(size_t)63;
     at.desks = pages(sizeof(struct board_fault));
     at.lengths = at.desks + ranks * at.desk_stride;
-    at.rings = pages(at.lengths + 2 * ranks * at.lengths_stride);
-    at.windows = at.rings + (size_t)ranks * ranks * BOARD_RING_BYTES;
+    at.tubes = pages(at.lengths + 2 * ranks * at.lengths_stride);
+    at.windows = at.tubes + (size_t)ranks * ranks * BOARD_TUBE_BYTES;
     at.end = at.windows + 2 * (size_t)ranks * BOARD_SLOT_BYTES;
     return at;
 }
@@ -146,7 +146,7 @@ int board_open(const struct board_config *config, struct board *board)
     board->desk_stride = at.desk_stride;
     board->lengths = base + at.lengths;
     board->lengths_stride = at.lengths_stride;
-    board->rings = base + at.rings;
+    board->tubes = base + at.tubes;
     board->windows = base + at.windows;
     struct board_desk *desk = board_desk(board, board->rank);
     snprintf(desk->host, sizeof desk->host, "%s", config->host);

@@ -1,10 +1,10 @@
 /* board.h - what the ranks of one host share: one segment of memory with a desk and two
- * windows for each rank, and rings for messages between each two.
+ * windows for each rank, and tubes for messages between each two.
  *
  * One rank, the lowest, makes the segment and hands it to the others over an abstract socket
  * whose name was on its card; it has no name in any file system and ends with its last user.
  *
- * Layout: head | desk of each rank | lengths of each rank | rings | windows of each rank.
+ * Layout: head | desk of each rank | lengths of each rank | tubes | windows of each rank.
  * Every part begins on a page, so that each is taken by who first touches it.
  *
  * Threads: opening and closing by one thread; the rest as each field says. */
@@ -17,7 +17,7 @@
 #include "os/shm.h"
 
 #define BOARD_SLOT_BYTES   (512u << 10) /* one window; two a rank: both stay in the caches */
-#define BOARD_RING_BYTES   (16u << 10)  /* messages on their way from one rank to one other */
+#define BOARD_TUBE_BYTES   (16u << 10)  /* messages on their way from one rank to one other */
 #define BOARD_SECRET_BYTES 32u
 #define BOARD_HOST_MAX     64u
 
@@ -33,7 +33,7 @@ struct board_desk {
     struct pulse pulse;
     struct line ready;          /* windows filled */
     struct line done;           /* windows of others read */
-    struct line bell;           /* rung when one of the rings to this rank, or from it, has moved */
+    struct line bell;           /* rung when one of the tubes to this rank, or from it, has moved */
     struct op_header header[2]; /* of the latest two collectives, by their number's last bit */
     _Atomic uint64_t sequence;  /* the collective it is in, or was in last */
     char host[BOARD_HOST_MAX];  /* for messages: host name and process id */
@@ -45,7 +45,7 @@ struct board {
     const uint32_t *global; /* [ranks]: their ranks in the group; borrowed */
     struct board_fault *fault;
     struct board_desk *desks;
-    uint8_t *lengths, *rings, *windows;
+    uint8_t *lengths, *tubes, *windows;
     size_t desk_stride, lengths_stride;
     uint32_t slot_bytes;
     uint32_t ready, done; /* what our two lines say */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "comm/ring.h"
+#include "comm/tube.h"
 #include "os/clock.h"
 #include "os/futex.h"
 
@@ -85,20 +85,20 @@ static void end_post(struct mail *mail, struct posts *list, struct post **at, in
     append(&mail->ended, post);
 }
 
-/* ---- rings
+/* ---- tubes
  * --------------------------------------------------------------------------------------- */
 
-#define RING_ROOM 8192u /* the power of two below BOARD_RING_BYTES less the head */
-_Static_assert(RING_ROOM + sizeof(struct ring) <= BOARD_RING_BYTES, "a ring fits its place");
-_Static_assert(MAIL_EAGER_MAX + 2 * sizeof(struct ring_frame) <= RING_ROOM, "a short one fits");
+#define TUBE_ROOM 8192u /* the power of two below BOARD_TUBE_BYTES less the head */
+_Static_assert(TUBE_ROOM + sizeof(struct tube) <= BOARD_TUBE_BYTES, "a tube fits its place");
+_Static_assert(MAIL_EAGER_MAX + 2 * sizeof(struct tube_frame) <= TUBE_ROOM, "a short one fits");
 
-static struct ring *ring_of(const struct board *board, uint32_t from, uint32_t to)
+static struct tube *tube_of(const struct board *board, uint32_t from, uint32_t to)
 {
-    uint8_t *at = board->rings + ((size_t)from * board->ranks + to) * BOARD_RING_BYTES;
-    return (struct ring *)(void *)at;
+    uint8_t *at = board->tubes + ((size_t)from * board->ranks + to) * BOARD_TUBE_BYTES;
+    return (struct tube *)(void *)at;
 }
 
-static void ring_bell(struct board *board, uint32_t rank)
+static void toll(struct board *board, uint32_t rank)
 {
     struct line *bell = &board_desk(board, rank)->bell;
     atomic_fetch_add(&bell->value, 1);
@@ -119,13 +119,13 @@ static bool local_of(const struct board *board, uint32_t global, uint32_t *out)
     return false;
 }
 
-static bool put(struct board *board, uint32_t to, const struct ring_frame *frame,
+static bool put(struct board *board, uint32_t to, const struct tube_frame *frame,
                 const void *payload)
 {
-    if (!ring_put(ring_of(board, board->rank, to), RING_ROOM, frame, payload)) {
+    if (!tube_put(tube_of(board, board->rank, to), TUBE_ROOM, frame, payload)) {
         return false;
     }
-    ring_bell(board, to);
+    toll(board, to);
     return true;
 }
 
@@ -136,13 +136,13 @@ static bool send_pieces(struct board *board, uint32_t to, struct post *post)
 {
     bool moved = false;
     while (post->moved < post->size) {
-        uint32_t room = ring_room(ring_of(board, board->rank, to), RING_ROOM);
+        uint32_t room = tube_room(tube_of(board, board->rank, to), TUBE_ROOM);
         uint64_t left = post->size - post->moved;
         if (room == 0) {
             break;
         }
         uint32_t bytes = left < room ? (uint32_t)left : room;
-        struct ring_frame frame = {.type = FRAME_PIECE, .bytes = bytes, .id = post->id};
+        struct tube_frame frame = {.type = FRAME_PIECE, .bytes = bytes, .id = post->id};
         if (!put(board, to, &frame, post->bytes + post->moved)) {
             break;
         }
@@ -161,7 +161,7 @@ static bool send_step(struct mail *mail, struct post *post)
         return false;
     }
     if (post->state == POST_FRESH && post->size <= MAIL_EAGER_MAX) {
-        struct ring_frame frame = {.type = FRAME_WHOLE,
+        struct tube_frame frame = {.type = FRAME_WHOLE,
                                    .bytes = (uint32_t)post->size,
                                    .tag = post->tag,
                                    .size = post->size};
@@ -170,7 +170,7 @@ static bool send_step(struct mail *mail, struct post *post)
             return true;
         }
     } else if (post->state == POST_FRESH) {
-        struct ring_frame frame = {
+        struct tube_frame frame = {
             .type = FRAME_OFFER, .tag = post->tag, .id = post->id, .size = post->size};
         if (put(board, to, &frame, NULL)) {
             post->state = POST_OFFERED;
@@ -236,13 +236,13 @@ static void end_unequal(struct mail *mail, struct post **at, uint32_t from, uint
     end_post(mail, &mail->receives, at, SOLO_EMISMATCH, text);
 }
 
-/* Answers an offer. False: the ring to its sender is full. */
+/* Answers an offer. False: the tube to its sender is full. */
 static bool answer(struct mail *mail, struct post **at, uint32_t from, uint64_t id, uint64_t size)
 {
     struct board *board = &mail->group->board;
     struct post *post = *at;
     bool fits = post->size == size;
-    struct ring_frame frame = {
+    struct tube_frame frame = {
         .type = fits ? FRAME_WANT : FRAME_REFUSE, .id = id, .size = post->size};
     uint32_t to;
     if (!local_of(board, from, &to) || !put(board, to, &frame, NULL)) {
@@ -258,8 +258,8 @@ static bool answer(struct mail *mail, struct post **at, uint32_t from, uint64_t 
     return true;
 }
 
-static bool keep(struct mail *mail, struct ring *ring, uint32_t from,
-                 const struct ring_frame *frame)
+static bool keep(struct mail *mail, struct tube *tube, uint32_t from,
+                 const struct tube_frame *frame)
 {
     if (mail->kept + frame->bytes > MAIL_KEPT_MAX) {
         return false;
@@ -273,22 +273,22 @@ static bool keep(struct mail *mail, struct ring *ring, uint32_t from,
                               .id = frame->id,
                               .size = frame->size,
                               .offer = frame->type == FRAME_OFFER};
-    ring_take(ring, RING_ROOM, frame, letter->bytes);
+    tube_take(tube, TUBE_ROOM, frame, letter->bytes);
     mail->kept += frame->bytes;
     *mail->letters_end = letter;
     mail->letters_end = &letter->next;
     return true;
 }
 
-static bool receive_whole(struct mail *mail, struct ring *ring, uint32_t from,
-                          const struct ring_frame *frame)
+static bool receive_whole(struct mail *mail, struct tube *tube, uint32_t from,
+                          const struct tube_frame *frame)
 {
     struct post **at = match(mail, from, frame->tag);
     if (!at) {
-        return keep(mail, ring, from, frame);
+        return keep(mail, tube, from, frame);
     }
     bool fits = (*at)->size == frame->size;
-    ring_take(ring, RING_ROOM, frame, fits ? (*at)->bytes : NULL);
+    tube_take(tube, TUBE_ROOM, frame, fits ? (*at)->bytes : NULL);
     (*at)->peer = from;
     if (fits) {
         end_post(mail, &mail->receives, at, 0, NULL);
@@ -298,22 +298,22 @@ static bool receive_whole(struct mail *mail, struct ring *ring, uint32_t from,
     return true;
 }
 
-static bool receive_offer(struct mail *mail, struct ring *ring, uint32_t from,
-                          const struct ring_frame *frame)
+static bool receive_offer(struct mail *mail, struct tube *tube, uint32_t from,
+                          const struct tube_frame *frame)
 {
     struct post **at = match(mail, from, frame->tag);
     if (!at) {
-        return keep(mail, ring, from, frame);
+        return keep(mail, tube, from, frame);
     }
     if (!answer(mail, at, from, frame->id, frame->size)) {
         return false;
     }
-    ring_take(ring, RING_ROOM, frame, NULL);
+    tube_take(tube, TUBE_ROOM, frame, NULL);
     return true;
 }
 
-static void receive_piece(struct mail *mail, struct ring *ring, uint32_t from,
-                          const struct ring_frame *frame)
+static void receive_piece(struct mail *mail, struct tube *tube, uint32_t from,
+                          const struct tube_frame *frame)
 {
     for (struct post **at = &mail->receives.first; *at; at = &(*at)->next) {
         struct post *post = *at;
@@ -321,17 +321,17 @@ static void receive_piece(struct mail *mail, struct ring *ring, uint32_t from,
             post->size - post->moved < frame->bytes) {
             continue;
         }
-        ring_take(ring, RING_ROOM, frame, post->bytes + post->moved);
+        tube_take(tube, TUBE_ROOM, frame, post->bytes + post->moved);
         post->moved += frame->bytes;
         if (post->moved == post->size) {
             end_post(mail, &mail->receives, at, 0, NULL);
         }
         return;
     }
-    ring_take(ring, RING_ROOM, frame, NULL); /* of a receive that was given up */
+    tube_take(tube, TUBE_ROOM, frame, NULL); /* of a receive that was given up */
 }
 
-static void receive_reply(struct mail *mail, uint32_t from, const struct ring_frame *frame)
+static void receive_reply(struct mail *mail, uint32_t from, const struct tube_frame *frame)
 {
     for (struct post **at = &mail->sends.first; *at; at = &(*at)->next) {
         struct post *post = *at;
@@ -352,27 +352,27 @@ static void receive_reply(struct mail *mail, uint32_t from, const struct ring_fr
     }
 }
 
-/* One frame of one ring; false: none, or it has to wait. */
+/* One frame of one tube; false: none, or it has to wait. */
 static bool receive_one(struct mail *mail, uint32_t local)
 {
     struct board *board = &mail->group->board;
-    struct ring *ring = ring_of(board, local, board->rank);
-    struct ring_frame frame;
+    struct tube *tube = tube_of(board, local, board->rank);
+    struct tube_frame frame;
     uint32_t from = board->global[local];
-    if (!ring_peek(ring, RING_ROOM, &frame)) {
+    if (!tube_peek(tube, TUBE_ROOM, &frame)) {
         return false;
     }
     switch ((enum frame_type)frame.type) {
     case FRAME_WHOLE:
-        return receive_whole(mail, ring, from, &frame);
+        return receive_whole(mail, tube, from, &frame);
     case FRAME_OFFER:
-        return receive_offer(mail, ring, from, &frame);
+        return receive_offer(mail, tube, from, &frame);
     case FRAME_PIECE:
-        receive_piece(mail, ring, from, &frame);
+        receive_piece(mail, tube, from, &frame);
         return true;
     case FRAME_WANT:
     case FRAME_REFUSE:
-        ring_take(ring, RING_ROOM, &frame, NULL);
+        tube_take(tube, TUBE_ROOM, &frame, NULL);
         receive_reply(mail, from, &frame);
         return true;
     }
@@ -389,7 +389,7 @@ static bool receive_all(struct mail *mail)
             some = true;
         }
         if (some) { /* its sender may be waiting for room */
-            ring_bell(board, local);
+            toll(board, local);
         }
         moved |= some;
     }
@@ -437,8 +437,8 @@ static int fault_of(struct mail *mail, const struct post *post, uint64_t now_us)
     for (uint32_t i = 0; i < board->ranks; i++) {
         bool matters =
             board->global[i] == post->peer || (post->peer == SOLO_ANY_SOURCE && i != board->rank);
-        struct ring_frame frame;
-        if (matters && !ring_peek(ring_of(board, i, board->rank), RING_ROOM, &frame)) {
+        struct tube_frame frame;
+        if (matters && !tube_peek(tube_of(board, i, board->rank), TUBE_ROOM, &frame)) {
             TRY(board_alive(board, i));
         }
     }

@@ -1,7 +1,7 @@
 /* mail.h - messages between two ranks of a group, matched by sender and tag.
  *
  * A message of up to MAIL_EAGER_MAX goes at once; a longer one is announced, asked for when a
- * receive matches it, and then sent. So no more than rings and MAIL_KEPT_MAX is ever held for
+ * receive matches it, and then sent. So no more than tubes and MAIL_KEPT_MAX is ever held for
  * messages that nobody asked for.
  *
  * Threads: any; the state is guarded by a lock of its own. A thread of the group's moves
