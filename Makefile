@@ -71,7 +71,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/tests/unit/check.o $(LIB)
 $(BUILD)/sim: $(SIM_SRC:%.c=$(BUILD)/%.o) $(LIB)
 	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
 
-$(SOLORUN): $(patsubst %.c,$(BUILD)/%.o,$(wildcard launcher/*.c)) $(LIB)
+# The launcher's names and the library's own never meet: of the launcher only main is seen.
+$(BUILD)/solorun.o: $(patsubst %.c,$(BUILD)/%.o,$(wildcard launcher/*.c))
+	$(LD) -r $^ -o $@
+	objcopy --keep-global-symbol=main $@
+
+$(SOLORUN): $(BUILD)/solorun.o $(LIB)
 	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/%: $(BUILD)/benchmarks/%.o $(LIB)

@@ -51,7 +51,7 @@ const struct flag flag_table[FLAG_COUNT] = {
     ROW(FLAG_OUTER, "outer", "RULE", "auto", S, FLAG_FIRST | FLAG_SYNC, NULL, NULL,
         "outer step: auto, avg, slowmo, nesterov[:lr=..,beta=..]"),
     ROW(FLAG_CODEC, "codec", "NAME", "fp32", S, FLAG_FIRST | FLAG_SYNC, NULL, NULL,
-        "what travels: fp32, bf16, int8"),
+        "what travels: fp32, bf16, int8, int4"),
     ROW(FLAG_NO_SYNC_AT_EPOCH_END, "no_sync_at_epoch_end", NULL, "off", S, FLAG_SYNC, NULL, NULL,
         "no merge at the end of a pass over a DataLoader"),
     ROW(FLAG_LINGER, "linger", NULL, "off", S, FLAG_SYNC, NULL, NULL,

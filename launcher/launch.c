@@ -119,7 +119,7 @@ static bool one_of(const char *text, size_t count, const char *const *words)
 static struct finding step_sync(struct launch *launch)
 {
     static const char *const outers[] = {"auto", "avg", "slowmo", "nesterov", NULL};
-    static const char *const codecs[] = {"fp32", "bf16", "int8", NULL};
+    static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", NULL};
     const char *interval = launch_text(launch, FLAG_SYNC_INTERVAL), *why;
     const char *outer = launch_text(launch, FLAG_OUTER), *codec = launch_text(launch, FLAG_CODEC);
     if (!number_schedule(interval, &why)) {
@@ -130,7 +130,7 @@ static struct finding step_sync(struct launch *launch)
         return bad_value(launch, FLAG_OUTER, "auto, avg, slowmo or nesterov, with :lr=..,beta=..");
     }
     if (!one_of(codec, strlen(codec), codecs)) {
-        return bad_value(launch, FLAG_CODEC, "fp32, bf16 or int8");
+        return bad_value(launch, FLAG_CODEC, "fp32, bf16, int8 or int4");
     }
     uint64_t streams;
     if (launch->settings.of[FLAG_STREAMS].value &&

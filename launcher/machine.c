@@ -124,7 +124,8 @@ char *machine_interface(const char *numeric)
 
 int machine_listen(const struct address *address, bool keep)
 {
-    int fd = socket(address->bytes.ss_family, SOCK_STREAM | (keep ? 0 : SOCK_CLOEXEC), 0);
+    int fd = socket(address->bytes.ss_family,
+                    SOCK_STREAM | SOCK_NONBLOCK | (keep ? 0 : SOCK_CLOEXEC), 0);
     if (fd < 0) {
         return -errno;
     }

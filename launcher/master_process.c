@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -16,12 +17,6 @@
 #include "master_watch.h"
 #include "number.h"
 #include "reach.h"
-
-/* Until protocol/master.c is in libsolo. */
-#pragma weak solo_master_open
-#pragma weak solo_master_run
-#pragma weak solo_master_stop
-#pragma weak solo_master_close
 
 enum {
     ASK_MS = 900,      /* whoever listens at our port answers within this, or is not solo */
@@ -35,14 +30,24 @@ static const char ready_variable[] = "SOLO_MASTER_READY_FD";
 
 /* ---- whose port is it? ------------------------------------------------------------------ */
 
-/* A master's incarnation is when it began, in microseconds of wall time. */
-static char *since(uint64_t incarnation)
+/* " since 2026-11-30 10:31:15": its incarnation is when it began, in microseconds. */
+static const char *since(const struct solo_status *status)
 {
+    enum { SECOND_US = 1000000 };
+    char path[32];
+    struct stat process;
     struct tm local;
+    time_t seconds = (time_t)(status->incarnation / SECOND_US);
+    if (!seconds) { /* before its first epoch it does not tell */
+        snprintf(path, sizeof path, "/proc/%d", (int)status->master_pid);
+        if (strcmp(status->master_name, machine_name()) != 0 || stat(path, &process) < 0) {
+            return "";
+        }
+        seconds = process.st_mtim.tv_sec;
+    }
     char when[32];
-    time_t seconds = (time_t)(incarnation / 1000000);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &local));
-    return text_copy(when);
+    return text_format(" since %s", when);
 }
 
 static struct finding second_master(const struct launch *launch, const struct solo_status *status)
@@ -50,8 +55,8 @@ static struct finding second_master(const struct launch *launch, const struct so
     unsigned long long pid = status->master_pid;
     return fail(
         CODE_SECOND_MASTER,
-        text_format("job %s has a master already: pid %llu on %s since %s", launch->job_id, pid,
-                    status->master_name, since(status->incarnation)),
+        text_format("job %s has a master already: pid %llu on %s%s", launch->job_id, pid,
+                    status->master_name, since(status)),
         text_format("it serves %u members at %s", status->member_count, launch->master_text),
         text_format("use it, or end it first: kill %llu", pid),
         text_format("solorun status %s", launch->master_text));
@@ -250,9 +255,6 @@ static struct finding start_on(struct launch *launch, int listen_fd)
 
 struct finding master_process_start(struct launch *launch)
 {
-    if (!solo_master_open) {
-        return fine("this build has no master");
-    }
     struct finding finding = reach_name(launch);
     if (finding.level == LEVEL_FAIL) {
         return finding;

@@ -12,8 +12,6 @@
 
 #include "number.h"
 
-#pragma weak solo_master_stop
-
 const char master_watch_variable[] = "SOLO_MASTER_WATCH";
 
 enum {
