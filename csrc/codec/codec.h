@@ -6,7 +6,8 @@
  *   fp32: count floats. bf16: count 16-bit floats.
  *   int8: per 256 elements (the last block may be shorter) one fp32 scale, then that many
  *         codes in -127..127; scale = absmax / 127.
- *   int4: the same per 128 elements, two codes in -7..7 a byte, the first in the lower half.
+ *   int4: the same per 128 elements, codes in -7..7; byte i of a block's n holds code i in its
+ *         lower half and code n + i in its upper.
  *
  * Memory: everything is borrowed during the call; no alignment needed. Threads: any; pure:
  * different chunks may be worked on by several threads at once. */

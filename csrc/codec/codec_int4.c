@@ -17,31 +17,44 @@ static size_t part_of(size_t left)
     return left < BLOCK ? left : BLOCK;
 }
 
-static void pack(uint8_t out[BLOCK / 2], const int8_t codes[BLOCK])
+/* Byte i of n holds codes i and n + i: loops over neighbours, which compilers make vectors of,
+ * the more so where n is a constant. */
+static inline void pack_some(uint8_t *out, const int8_t *codes, size_t n)
 {
-    for (size_t i = 0; i < BLOCK / 2; i++) {
-        out[i] = (uint8_t)((codes[2 * i] & 15) | (codes[2 * i + 1] & 15) << 4);
+    for (size_t i = 0; i < n; i++) {
+        out[i] = (uint8_t)((codes[i] & 15) | (codes[n + i] & 15) << 4);
     }
 }
 
-/* Moves bit 3 of a code to where a sign is, by way of 0..15 and 8 less. */
-static void unpack(int8_t codes[BLOCK], const uint8_t packed[BLOCK / 2])
+/* A code's bit 3 is its sign: 0..15 with that bit turned, and 8 less. */
+static inline void unpack_some(int8_t *codes, const uint8_t *packed, size_t n)
 {
-    for (size_t i = 0; i < BLOCK / 2; i++) {
-        codes[2 * i] = (int8_t)(((packed[i] & 15) ^ 8) - 8);
-        codes[2 * i + 1] = (int8_t)(((packed[i] >> 4) ^ 8) - 8);
+    for (size_t i = 0; i < n; i++) {
+        codes[i] = (int8_t)(((packed[i] & 15) ^ 8) - 8);
+        codes[n + i] = (int8_t)(((packed[i] >> 4) ^ 8) - 8);
     }
 }
 
-static void load(int8_t codes[BLOCK], const uint8_t *block, size_t part)
+static void pack(uint8_t *out, const int8_t codes[BLOCK], size_t part)
 {
+    uint8_t packed[BLOCK / 2];
     if (part == BLOCK) {
-        unpack(codes, block + SCALE_BYTES);
-        return;
+        pack_some(packed, codes, BLOCK / 2);
+    } else {
+        pack_some(packed, codes, (part + 1) / 2);
     }
-    uint8_t packed[BLOCK / 2] = {0};
-    memcpy(packed, block + SCALE_BYTES, (part + 1) / 2);
-    unpack(codes, packed);
+    memcpy(out, packed, (part + 1) / 2);
+}
+
+static void unpack(int8_t codes[BLOCK], const uint8_t *in, size_t part)
+{
+    uint8_t packed[BLOCK / 2];
+    memcpy(packed, in, (part + 1) / 2);
+    if (part == BLOCK) {
+        unpack_some(codes, packed, BLOCK / 2);
+    } else {
+        unpack_some(codes, packed, (part + 1) / 2);
+    }
 }
 
 static bool encode(const struct vec *vec, void *out, float *residual, const float *in, size_t count)
@@ -59,11 +72,9 @@ static bool encode(const struct vec *vec, void *out, float *residual, const floa
             inverse = 1.0f / scale;
         }
         int8_t codes[BLOCK] = {0};
-        uint8_t packed[BLOCK / 2];
         vec->encode_int8(codes, residual ? residual + i : NULL, in + i, scale, inverse, part);
-        pack(packed, codes);
         scale_write(block, scale);
-        memcpy(block + SCALE_BYTES, packed, (part + 1) / 2);
+        pack(block + SCALE_BYTES, codes, part);
         block += SCALE_BYTES + (part + 1) / 2;
     }
     return true;
@@ -75,7 +86,7 @@ static void decode(const struct vec *vec, float *out, const void *in, size_t cou
     for (size_t i = 0; i < count; i += BLOCK, block += SCALE_BYTES + BLOCK / 2) {
         size_t part = part_of(count - i);
         int8_t codes[BLOCK];
-        load(codes, block, part);
+        unpack(codes, block + SCALE_BYTES, part);
         vec->decode_int8(out + i, codes, scale_read(block), part);
     }
 }
@@ -86,7 +97,7 @@ static void add(const struct vec *vec, float *sum, const void *in, float weight,
     for (size_t i = 0; i < count; i += BLOCK, block += SCALE_BYTES + BLOCK / 2) {
         size_t part = part_of(count - i);
         int8_t codes[BLOCK];
-        load(codes, block, part);
+        unpack(codes, block + SCALE_BYTES, part);
         vec->axpy_int8(sum + i, codes, weight * scale_read(block), part);
     }
 }
