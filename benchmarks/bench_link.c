@@ -2,7 +2,9 @@
  * streams and over shared memory, each beside one memcpy of the same bytes on this machine.
  * The header's and payload's CRC-32C are part of it, as in every frame.
  *
- *     build/release/bench_link [--json] */
+ *     build/release/bench_link [--json]
+ *     build/release/bench_link --serve PORT          the receiving side, for another host
+ *     build/release/bench_link --to HOST:PORT [N]    the sending side; N streams, 0: chosen */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +74,7 @@ static struct link_config link_config(uint32_t streams, bool shm)
 {
     return (struct link_config){.loop = bench.loop,
                                 .job_id = "bench",
+                                .insecure = true,
                                 .role = HELLO_DATA,
                                 .calls = &calls,
                                 .streams = streams,
@@ -149,6 +152,33 @@ static double memcpy_s(void)
     return median_s(times_us);
 }
 
+static int serve(const char *port)
+{
+    struct solo_url url = {.host = "*", .port = (uint16_t)strtoul(port, NULL, 10)};
+    int listen_fd = -1;
+    must(sock_listen(&url, &listen_fd, &url.port));
+    receive_all(listen_fd);
+    return 0;
+}
+
+static int send_to(const char *url, const char *streams)
+{
+    must(solo_url_parse(url, &bench.here));
+    must(loop_new(&bench.loop));
+    struct link_config config = link_config((uint32_t)strtoul(streams, NULL, 10), false);
+    must(link_dial(&config, &bench.here, &bench.link));
+    for (int i = 0; i < REPEATS && !bench.lost; i++) {
+        double time_s = (double)send_once() / 1e6;
+        printf("%d MiB in %.2f s: %.0f Mbit/s, %u streams, round trip %.1f ms\n", TOTAL >> 20,
+               time_s, TOTAL * 8 / time_s / 1e6, link_streams(bench.link),
+               link_rtt_us(bench.link) / 1e3);
+        fflush(stdout);
+    }
+    link_free(bench.link);
+    loop_free(bench.loop);
+    return bench.lost;
+}
+
 static double link_s(uint32_t streams, bool shm)
 {
     uint64_t times_us[REPEATS];
@@ -192,6 +222,12 @@ int main(int argc, char **argv)
     bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
     bytes = malloc(TOTAL);
     memset(bytes, 1, TOTAL);
+    if (argc > 2 && strcmp(argv[1], "--serve") == 0) {
+        return serve(argv[2]);
+    }
+    if (argc > 2 && strcmp(argv[1], "--to") == 0) {
+        return send_to(argv[2], argc > 3 ? argv[3] : "0");
+    }
     double copy_s = memcpy_s();
     if (json) {
         printf("{\"bytes\": %d, \"memcpy_GB_s\": %.3f", TOTAL, TOTAL / copy_s / 1e9);
