@@ -36,6 +36,7 @@ SIM_SRC := $(wildcard tests/sim/*.c)
 FUZZ    := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCH   := $(patsubst benchmarks/%.c,$(BUILD)/%,$(wildcard benchmarks/*.c))
 SOLORUN := $(BUILD)/solorun
+MEMBER  := $(BUILD)/member
 
 .PHONY: help setup demo test bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
 .DELETE_ON_ERROR:
@@ -54,7 +55,7 @@ help:
 # ---- the C library, its tests, the launcher -------------------------------------------------
 lib: $(LIB)
 launcher: $(SOLORUN)
-ctests: $(UNIT) $(if $(SIM_SRC),$(BUILD)/sim)
+ctests: $(UNIT) $(if $(SIM_SRC),$(BUILD)/sim) $(MEMBER)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -77,6 +78,9 @@ $(BUILD)/solorun.o: $(patsubst %.c,$(BUILD)/%.o,$(wildcard launcher/*.c))
 	objcopy --keep-global-symbol=main $@
 
 $(SOLORUN): $(BUILD)/solorun.o $(LIB)
+	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+$(MEMBER): $(BUILD)/tests/e2e/member.o $(LIB)
 	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
 
 $(BUILD)/%: $(BUILD)/benchmarks/%.o $(LIB)

@@ -12,17 +12,17 @@
 
 /* ---- calls ------------------------------------------------------------------------------- */
 
-static int call_new(struct solo *solo, struct call **out)
+struct call *call_new(struct solo *solo)
 {
     struct call *call = calloc(1, sizeof *call);
     if (!call) {
-        return err_set(SOLO_ENOMEM, "no memory for a call to the engine");
+        (void)err_set(SOLO_ENOMEM, "no memory for a call to the engine");
+        return NULL;
     }
     latch_init(&call->latch);
     atomic_init(&call->owners, 2);
     call->solo = solo;
-    *out = call;
-    return 0;
+    return call;
 }
 
 static void call_drop(struct call *call)
@@ -39,12 +39,11 @@ void call_finish(struct call *call, int rc, const char *text)
     call_drop(call);
 }
 
-/* Posts and waits; drops the caller's share. `out` (may be NULL) gets call->joined. */
-static int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_joined *out)
+int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_joined *out)
 {
     int rc = mailbox_post(call->solo->mailbox, fn, call->solo, call);
-    if (rc < 0) {
-        call_drop(call);
+    if (rc < 0) { /* the engine will not take its share */
+        atomic_store(&call->owners, 1);
         call_drop(call);
         return rc;
     }
@@ -98,13 +97,13 @@ static void end(struct solo *solo, int rc, const char *text)
     fail_all(solo, rc < 0 ? rc : SOLO_EOVER, text);
 }
 
-void engine_over(struct solo *solo, const struct member_result *result)
+void engine_over(struct solo *solo, int rc)
 {
-    const char *text = result->rc < 0   ? solo->member.text
+    const char *text = rc < 0          ? solo->member.text
                        : solo->leaving ? "this node has left the job"
                                        : "the job is over: its founders have finished";
-    log_line(result->rc < 0 ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s", text);
-    end(solo, result->rc, text);
+    log_line(rc < 0 ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s", text);
+    end(solo, rc, text);
 }
 
 void engine_fail(struct solo *solo, int rc)
@@ -196,6 +195,9 @@ static void on_attach(void *context, void *argument)
         attach.held = solo->own;
     }
     fill_settings(solo, &attach.settings);
+    /* Only now: a connection that has nothing to say yet would be closed at the other end. */
+    struct member_event start = drive_event(solo, MEMBER_START);
+    drive_feed(solo, &start);
     struct member_event event = drive_event(solo, MEMBER_ATTACH);
     event.attach = &attach;
     drive_feed(solo, &event);
@@ -218,8 +220,10 @@ int solo_attach(struct solo *solo, const struct solo_tensor *tensors, size_t cou
         }
     }
     TRY(prepare_job(solo, &layout));
-    struct call *call = NULL;
-    TRY(call_new(solo, &call));
+    struct call *call = call_new(solo);
+    if (!call) {
+        return SOLO_ENOMEM;
+    }
     call->data = data;
     struct solo_joined joined;
     uint64_t deadline_us =
@@ -288,8 +292,8 @@ static void on_submit(void *context, void *argument)
     free(submission);
 }
 
-int solo_submit(struct solo *solo, void *const *data,
-                const struct solo_contribution *contribution, struct solo_handle **out)
+int solo_submit(struct solo *solo, void *const *data, const struct solo_contribution *contribution,
+                struct solo_handle **out)
 {
     if (atomic_load(&solo->shared.over)) {
         return over_error(solo);
@@ -299,25 +303,26 @@ int solo_submit(struct solo *solo, void *const *data,
         return err_set(SOLO_EAGAIN, "a merge is in flight: wait for it first");
     }
     struct submission *submission = calloc(1, sizeof *submission);
-    int rc = submission ? handle_new(&submission->handle)
-                        : err_set(SOLO_ENOMEM, "no memory for a merge");
-    if (rc >= 0) {
-        size_t size = contribution->size;
-        memcpy(&submission->contribution, contribution,
-               size && size < sizeof *contribution ? size : sizeof *contribution);
-        submission->data = data;
-        struct solo_handle *handle = submission->handle;
-        rc = mailbox_post(solo->mailbox, on_submit, solo, submission);
-        if (rc >= 0) {
-            *out = handle;
-            return 0;
-        }
-        handle_drop(handle);
-        handle_drop(handle);
+    if (!submission || handle_new(&submission->handle) < 0) {
+        free(submission);
+        atomic_store(&solo->shared.busy, false);
+        return err_set(SOLO_ENOMEM, "no memory for a merge");
     }
-    free(submission);
-    atomic_store(&solo->shared.busy, false);
-    return rc;
+    size_t size = contribution->size;
+    memcpy(&submission->contribution, contribution,
+           size && size < sizeof *contribution ? size : sizeof *contribution);
+    submission->data = data;
+    struct solo_handle *handle = submission->handle; /* the loop frees the submission */
+    int rc = mailbox_post(solo->mailbox, on_submit, solo, submission);
+    if (rc < 0) {
+        handle_drop(handle);
+        handle_drop(handle);
+        free(submission);
+        atomic_store(&solo->shared.busy, false);
+        return rc;
+    }
+    *out = handle;
+    return 0;
 }
 
 void merge_finish(struct solo *solo, const struct member_result *result)
@@ -327,7 +332,7 @@ void merge_finish(struct solo *solo, const struct member_result *result)
         return;
     }
     solo->handle = NULL;
-    if (result->rc >= 0 && !solo->values_given) {
+    if (result->rc >= 0 && (!solo->values_given || result->outcome == SOLO_REJOINED)) {
         job_give_values(&solo->job, solo->data);
     }
     solo->data = NULL;
@@ -369,8 +374,10 @@ static void on_leave(void *context, void *argument)
 
 int solo_leave(struct solo *solo, int finished, const char *reason)
 {
-    struct call *call = NULL;
-    TRY(call_new(solo, &call));
+    struct call *call = call_new(solo);
+    if (!call) {
+        return SOLO_ENOMEM;
+    }
     call->finished = finished != 0;
     snprintf(call->reason, sizeof call->reason, "%s", reason ? reason : "");
     return call_do(call, on_leave, clock_us() + ENGINE_LEAVE_US, NULL);

@@ -20,8 +20,12 @@ struct member_event drive_event(struct solo *solo, enum member_event_type type)
     };
 }
 
-static void add_work(struct solo *solo, enum work_kind kind, const struct action *action)
+static void add_work(struct solo *solo, const struct action *action)
 {
+    enum work_kind kind = action->type == ACTION_ENCODE   ? WORK_ENCODE
+                          : action->type == ACTION_REDUCE ? WORK_REDUCE
+                          : action->type == ACTION_APPLY  ? WORK_APPLY
+                                                          : WORK_ADOPT;
     struct work work = {
         .kind = kind, .id = solo->member.round.id, .chunk = action->chunk, .own = action->flag};
     work_add(solo, &work);
@@ -30,7 +34,7 @@ static void add_work(struct solo *solo, enum work_kind kind, const struct action
 static void send_master(struct solo *solo, const struct msg *msg)
 {
     log_line(SOLO_LOG_DEBUG, "solo: to master: %s", frame_name(msg->type));
-    control_send(solo, msg);
+    uplink_send(solo, msg);
 }
 
 static void set_due(struct solo *solo, bool due)
@@ -38,14 +42,23 @@ static void set_due(struct solo *solo, bool due)
     atomic_store_explicit(&solo->shared.due, due, memory_order_relaxed);
 }
 
+static void finish(struct solo *solo, const struct action *action)
+{
+    if (action->type == ACTION_JOINED) {
+        attach_finish(solo, &solo->out.result);
+    } else {
+        merge_finish(solo, &solo->out.result);
+    }
+}
+
 static void do_action(struct solo *solo, const struct action *action)
 {
     switch (action->type) {
     case ACTION_CONNECT_MASTER:
-        control_connect(solo);
+        uplink_connect(solo);
         break;
     case ACTION_CLOSE_MASTER:
-        control_close(solo);
+        uplink_close(solo);
         break;
     case ACTION_SEND_MASTER:
         send_master(solo, &solo->out.msgs[action->index]);
@@ -60,52 +73,38 @@ static void do_action(struct solo *solo, const struct action *action)
         work_round(solo, action->flag);
         break;
     case ACTION_ENCODE:
-        add_work(solo, WORK_ENCODE, action);
+    case ACTION_REDUCE:
+    case ACTION_APPLY:
+    case ACTION_ADOPT:
+        add_work(solo, action);
         break;
     case ACTION_SEND_DELTA:
-        peer_send_chunk(solo, action->peer, FRAME_DELTA, action->chunk);
-        break;
-    case ACTION_REDUCE:
-        add_work(solo, WORK_REDUCE, action);
-        break;
     case ACTION_SEND_MEAN:
-        peer_send_chunk(solo, action->peer, FRAME_MEAN, action->chunk);
+        peer_send_chunk(solo, action);
         break;
-    case ACTION_APPLY:
-        add_work(solo, WORK_APPLY, action);
+    case ACTION_FETCH:
+    case ACTION_SERVE:
+    case ACTION_NO_STATE:
+        peer_send_state(solo, action);
         break;
     case ACTION_DROP_ROUND:
         work_drop_round(solo);
         break;
-    case ACTION_FETCH:
-        work_fetch(solo, action);
-        break;
-    case ACTION_SERVE:
-        peer_send_state(solo, action);
-        break;
-    case ACTION_NO_STATE:
-        peer_ask(solo, action, FRAME_NO_STATE);
-        break;
     case ACTION_DROP_SERVES:
         work_drop_serves(solo);
-        break;
-    case ACTION_ADOPT:
-        add_work(solo, WORK_ADOPT, action);
         break;
     case ACTION_RECHECK:
         peer_resume_all(solo);
         break;
     case ACTION_JOINED:
-        attach_finish(solo, &solo->out.result);
-        break;
     case ACTION_COMPLETE:
-        merge_finish(solo, &solo->out.result);
+        finish(solo, action);
         break;
     case ACTION_DUE:
         set_due(solo, action->flag);
         break;
     case ACTION_OVER:
-        engine_over(solo, &(struct member_result){.rc = action->rc});
+        engine_over(solo, action->rc);
         break;
     case ACTION_EVENT:
         report_event(solo, &solo->out.events[action->index]);
@@ -123,16 +122,13 @@ void drive_feed(struct solo *solo, struct member_event *event)
     out_clear(&solo->out);
     int rc = member_step(&solo->member, event, &solo->out);
     if (rc < 0) {
-        log_line(SOLO_LOG_WARN, "solo: event %d was not allowed: %s", (int)event->type,
-                 err_text());
+        log_line(SOLO_LOG_WARN, "solo: event %d was not allowed: %s", (int)event->type, err_text());
     }
     for (uint32_t i = 0; i < solo->out.count; i++) {
         do_action(solo, &solo->out.actions[i]);
     }
     solo->stepping = false;
-    if (solo->ended) {
-        loop_timer_cancel(solo->loop, &solo->tick);
-    } else if (solo->out.wake_us == UINT64_MAX) {
+    if (solo->ended || solo->out.wake_us == UINT64_MAX) {
         loop_timer_cancel(solo->loop, &solo->tick);
     } else {
         loop_timer_set(solo->loop, &solo->tick, solo->out.wake_us);

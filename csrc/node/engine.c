@@ -19,8 +19,7 @@ static int copy_text(char *to, size_t size, const char *from, const char *what)
         from = "";
     }
     if (strlen(from) >= size) {
-        return err_set(SOLO_ELIMIT, "%s '%.40s...' is longer than %zu bytes", what, from,
-                       size - 1);
+        return err_set(SOLO_ELIMIT, "%s '%.40s...' is longer than %zu bytes", what, from, size - 1);
     }
     memcpy(to, from, strlen(from) + 1);
     return 0;
@@ -34,10 +33,8 @@ static int copy_texts(struct settings *settings, const struct solo_config *confi
                   "the node's name"));
     TRY(copy_text(settings->worker_url, sizeof settings->worker_url, config->worker_url,
                   "the worker url"));
-    TRY(copy_text(settings->interval, sizeof settings->interval, config->interval,
-                  "the interval"));
-    TRY(copy_text(settings->versions, sizeof settings->versions, config->versions,
-                  "the versions"));
+    TRY(copy_text(settings->interval, sizeof settings->interval, config->interval, "the interval"));
+    TRY(copy_text(settings->versions, sizeof settings->versions, config->versions, "the versions"));
     TRY(copy_text(settings->state_dir, sizeof settings->state_dir, config->state_dir,
                   "the state folder"));
     if (!settings->node_name[0]) {
@@ -126,8 +123,9 @@ static void run(void *context)
     if (loop_run(solo->loop) < 0) {
         log_line(SOLO_LOG_ERROR, "solo: the loop ended: %s", err_text());
     }
+    work_finish(solo);
     engine_fail(solo, err_set(SOLO_ECLOSED, "this node's engine was closed"));
-    control_free(solo);
+    uplink_free(solo);
     peer_free_all(solo);
     mailbox_close(solo->mailbox); /* runs the letters that wait: each poster hears of the end */
 }
@@ -140,8 +138,6 @@ static void start(void *context, void *argument)
     solo->look.fn = on_look;
     solo->tick.context = solo->look.context = solo;
     on_look(solo);
-    struct member_event event = drive_event(solo, MEMBER_START);
-    drive_feed(solo, &event);
 }
 
 static int open_parts(struct solo *solo)

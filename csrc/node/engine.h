@@ -17,10 +17,10 @@
 #include "os/mailbox.h"
 #include "protocol/member.h"
 
-#define ENGINE_LEAVE_US 2000000u  /* the goodbye has so long to reach the master */
-#define ENGINE_DRAIN_US 1000000u  /* a peer has so long to take what an ended round left behind */
-#define ENGINE_HELLO_US 5000000u  /* a connection has so long to stand */
-#define ENGINE_LOOK_US  250000u   /* how often the words of solo_waiting_for are renewed */
+#define ENGINE_LEAVE_US 2000000u /* the goodbye has so long to reach the master */
+#define ENGINE_DRAIN_US 1000000u /* a peer has so long to take what an ended round left behind */
+#define ENGINE_HELLO_US 5000000u /* a connection has so long to stand */
+#define ENGINE_LOOK_US  250000u  /* how often the words of solo_waiting_for are renewed */
 
 /* What the configuration said, copied. */
 struct settings {
@@ -38,8 +38,8 @@ struct settings {
 struct shared {
     atomic_int due, over;
     _Atomic uint64_t version, job_step;
-    atomic_bool busy;  /* a merge is in flight */
-    struct lock lock;         /* of what follows */
+    atomic_bool busy; /* a merge is in flight */
+    struct lock lock; /* of what follows */
     int over_rc;
     char over_text[SOLO_TEXT_MAX];
     char waiting_for[SOLO_TEXT_MAX];
@@ -47,15 +47,17 @@ struct shared {
     uint32_t member_count;
 };
 
-struct call { /* an attach or a leave that a caller waits for; two owners like a handle */
+struct call { /* what a caller waits for; two owners like a handle */
     struct latch latch;
     atomic_uint owners;
     struct solo *solo;
     struct layout layout;
     void *const *data;
     struct solo_joined joined;
-    bool finished;
+    bool finished; /* leave */
     char reason[SOLO_NAME_MAX];
+    size_t tensor; /* read_anchor */
+    float *anchor, *momentum;
 };
 
 /* The data link to one of member.peers. */
@@ -66,14 +68,21 @@ struct peer_link {
     uint32_t generation; /* counts links; what was begun for an older one is void */
     uint64_t made;       /* the maker's number of the link, in its greeting */
     bool dialed;
-    uint32_t round_sends, serve_sends; /* in flight, of the current round and anchor */
+    uint32_t round_sends, serve_sends;   /* in flight, of the current round and anchor */
     uint32_t stale_rounds, stale_serves; /* of those before */
     char lost_text[MSG_REASON_MAX];
     int lost_rc;
 };
 
+/* One piece of work or of news. */
 enum work_kind {
-    WORK_ENCODE, WORK_REDUCE, WORK_APPLY, WORK_ADOPT, WORK_MASTER_DOWN, WORK_LINK_DOWN,
+    WORK_ROUND,
+    WORK_ENCODE,
+    WORK_REDUCE,
+    WORK_APPLY,
+    WORK_ADOPT,
+    WORK_MASTER_DOWN,
+    WORK_LINK_DOWN,
 };
 
 struct work {
@@ -109,7 +118,7 @@ struct solo {
     uint32_t control_generation;
     char control_text[MSG_REASON_MAX];
     uint8_t payload[FRAME_MESSAGE_MAX]; /* of the message being encoded */
-    struct call *leaving; /* waits until the goodbye is out */
+    struct call *leaving;               /* waits until the goodbye is out */
 
     struct door *door;
     struct peer_link links[SOLO_MEMBERS_MAX];
@@ -118,10 +127,11 @@ struct solo {
     bool has_job;
     struct job job;
     void *member_memory;
-    struct works news, works; /* what happened; what is to be done, a slice a turn */
+    struct works news, works;            /* what happened; what is to be done, a slice a turn */
     uint32_t round_serial, serve_serial; /* in the tags of sends */
     uint32_t stale_rounds, stale_serves; /* sums over links */
     uint64_t fetch_version;              /* being fetched; 0 and none: see fetching */
+    bool round_mapped;                   /* the areas are those of member.round */
     bool fetching, applying, values_given;
     struct msg_held own; /* what a state_dir gave, or version 0 */
     uint64_t delta_digest;
@@ -145,24 +155,24 @@ void work_add(struct solo *solo, const struct work *work);
 void work_round(struct solo *solo, bool fresh_residual);
 void work_drop_round(struct solo *solo);
 void work_drop_serves(struct solo *solo);
-void work_fetch(struct solo *solo, const struct action *action);
+void work_fetch(struct solo *solo, uint64_t version); /* it begins, unless it has */
 void work_stale_gone(struct solo *solo);
-void work_again(struct solo *solo); /* what held the work up may be gone */
+void work_again(struct solo *solo);  /* what held the work up may be gone */
+void work_finish(struct solo *solo); /* an outer step that has begun is not left half taken */
 void work_deinit(struct solo *solo);
 
-/* control.c: the connection to the master. */
-void control_connect(struct solo *solo);
-void control_close(struct solo *solo);
-void control_send(struct solo *solo, const struct msg *msg);
-void control_free(struct solo *solo);
+/* uplink.c: the connection to the master. */
+void uplink_connect(struct solo *solo);
+void uplink_close(struct solo *solo);
+void uplink_send(struct solo *solo, const struct msg *msg);
+void uplink_free(struct solo *solo);
 
 /* peer.c: the data links. */
 int peer_listen(struct solo *solo); /* opens the door and fills in identity.address */
 void peer_connect(struct solo *solo, uint32_t peer);
 void peer_close(struct solo *solo, uint32_t peer);
-void peer_send_chunk(struct solo *solo, uint32_t peer, enum frame_type type, uint32_t chunk);
+void peer_send_chunk(struct solo *solo, const struct action *action);
 void peer_send_state(struct solo *solo, const struct action *action);
-void peer_ask(struct solo *solo, const struct action *action, enum frame_type type);
 void peer_resume_all(struct solo *solo);
 void peer_divert_all(struct solo *solo, const struct area *area);
 void peer_free_all(struct solo *solo);
@@ -174,8 +184,11 @@ void report_state(struct solo *solo); /* after each step */
 /* attach.c: the ends of what callers wait for. */
 void attach_finish(struct solo *solo, const struct member_result *result);
 void merge_finish(struct solo *solo, const struct member_result *result);
-void engine_over(struct solo *solo, const struct member_result *result);
+void engine_over(struct solo *solo, int rc); /* rc < 0: text in member.text */
 void engine_fail(struct solo *solo, int rc); /* a fault of this node: this thread's text */
+struct call *call_new(struct solo *solo);    /* NULL: no memory */
+/* Posts it and waits; drops the caller's share. `out` (may be NULL) gets call->joined. */
+int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_joined *out);
 void call_finish(struct call *call, int rc, const char *text);
 
 #endif

@@ -8,7 +8,7 @@
 #include "node/json.h"
 #include "os/thread.h"
 
-#define EVENTS_MAX 1024u
+#define EVENTS_MAX      1024u
 #define EVENTS_LINE_MAX 2048u
 
 struct events {

@@ -60,8 +60,8 @@ uint64_t job_bytes(const struct layout *layout, const struct job_config *config)
     uint64_t exact = layout_floats(layout) - parameters, integers = layout_integers(layout) * 8;
     uint64_t encoded = codec_bytes(codec, parameters) + exact * sizeof(float) + integers;
     uint64_t residual = residual_bytes(layout, codec);
-    return floats_bytes(layout) + integers + momentum_bytes(layout, &config->rule) +
-           2 * residual + 2 * encoded + encoded / PLAN_CHUNKS_PER_OWNER +
+    return floats_bytes(layout) + integers + momentum_bytes(layout, &config->rule) + 2 * residual +
+           2 * encoded + encoded / PLAN_CHUNKS_PER_OWNER +
            layout->tensor_count * sizeof(struct layout_tensor);
 }
 
@@ -77,8 +77,7 @@ static int open_areas(struct job *job)
     job->pieces = malloc((layout->tensor_count + 1) * sizeof *job->pieces);
     job->scratch = malloc(codec_bytes(job->codec, JOB_BLOCK_ELEMENTS));
     if (!job->pieces || !job->scratch) {
-        return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors",
-                       layout->tensor_count);
+        return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors", layout->tensor_count);
     }
     return 0;
 }
@@ -90,8 +89,7 @@ int job_open(struct job *job, struct layout *layout, const struct job_config *co
     for (unsigned section = 0; section < LAYOUT_SECTIONS; section++) {
         model.elements[section] =
             layout->section_start[section + 1] - layout->section_start[section];
-        uint64_t blocks =
-            (model.elements[section] + JOB_BLOCK_ELEMENTS - 1) / JOB_BLOCK_ELEMENTS;
+        uint64_t blocks = (model.elements[section] + JOB_BLOCK_ELEMENTS - 1) / JOB_BLOCK_ELEMENTS;
         job->blocks[section + 1] = job->blocks[section] + blocks;
     }
     int rc = codec_find(config->codec, &job->codec);
@@ -103,13 +101,15 @@ int job_open(struct job *job, struct layout *layout, const struct job_config *co
     return rc;
 }
 
+#define AREAS 10
+
 void job_close(struct job *job)
 {
-    struct area *const areas[] = {
-        &job->theta,    &job->integers, &job->momentum,   &job->residual,      &job->owner_residual,
-        &job->inbox,    &job->mean,     &job->next_theta, &job->next_integers, &job->next_momentum,
+    struct area *const areas[AREAS] = {
+        &job->theta, &job->integers, &job->momentum,   &job->residual,      &job->owner_residual,
+        &job->inbox, &job->mean,     &job->next_theta, &job->next_integers, &job->next_momentum,
     };
-    for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) {
+    for (size_t i = 0; i < AREAS; i++) {
         area_close(areas[i]);
     }
     free(job->pieces);

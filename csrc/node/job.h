@@ -46,14 +46,14 @@ struct job {
     struct area residual, owner_residual;  /* lossy codecs only; section A */
     struct area inbox, mean;
     struct area next_theta, next_integers, next_momentum; /* an anchor that is being fetched */
-    uint64_t digest; /* of the anchor */
+    uint64_t digest;                                      /* of the anchor */
     bool has_anchor;
     void *const *data; /* the caller's tensors, borrowed while a merge is in flight */
     struct plan state_plan;
     uint64_t blocks[LAYOUT_SECTIONS + 1]; /* first JOB_BLOCK_ELEMENTS block of each section */
     struct job_round round;
-    uint32_t own_first, own_count;       /* chunks that this node owns in the round */
-    uint64_t *offsets; /* chunk -> byte in `mean`; chunk_count + 1 of them */
+    uint32_t own_first, own_count; /* chunks that this node owns in the round */
+    uint64_t *offsets;             /* chunk -> byte in `mean`; chunk_count + 1 of them */
     uint32_t offset_capacity;
     uint64_t mean_digest;
     uint64_t apply_block; /* next block to apply */
@@ -86,7 +86,7 @@ const void *job_delta(const struct job *job, uint32_t chunk, uint32_t *size_out)
 /* Where the chunk of a member's delta goes. SOLO_EPEER: we do not own it, or a wrong size. */
 int job_room_delta(struct job *job, uint32_t slot, uint32_t chunk, uint32_t size, void **out);
 int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk); /* SOLO_EPEER: rubbish */
-int job_reduce(struct job *job, uint32_t chunk); /* all deltas are there */
+int job_reduce(struct job *job, uint32_t chunk);                    /* all deltas are there */
 const void *job_mean(const struct job *job, uint32_t chunk, uint32_t *size_out);
 
 int job_room_mean(struct job *job, uint32_t chunk, uint32_t size, void **out);

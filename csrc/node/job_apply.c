@@ -54,8 +54,8 @@ void job_take_values(struct job *job, void *const *data)
             job_pieces(job, block.start, block.count, data);
             codec_gather((float *)job->theta.base + block.start, job->pieces, block.count);
         }
-        job->digest += job_block_digest(job, i, job->theta.base, job->integers.base,
-                                        job->momentum.base);
+        job->digest +=
+            job_block_digest(job, i, job->theta.base, job->integers.base, job->momentum.base);
     }
     job->has_anchor = true;
 }
@@ -159,8 +159,7 @@ static void apply_floats(struct job *job, enum solo_role section, const struct p
 
 static void apply_integers(struct job *job, const struct part *part)
 {
-    int64_t *anchor =
-        (int64_t *)job->integers.base + (part->flat - layout_floats(&job->layout));
+    int64_t *anchor = (int64_t *)job->integers.base + (part->flat - layout_floats(&job->layout));
     memcpy(anchor, job_mean_at(job, part->chunk) + part->byte, part->count * sizeof *anchor);
     job_integers_in(job, anchor, part->flat, part->count, job->data);
 }
@@ -170,8 +169,7 @@ static struct part part_at(const struct job *job, const struct job_block *block,
 {
     const struct plan *plan = &job->round.plan;
     uint64_t element = block->first + done;
-    uint32_t index =
-        plan->first_chunk[block->section] + (uint32_t)(element / plan->chunk_elements);
+    uint32_t index = plan->first_chunk[block->section] + (uint32_t)(element / plan->chunk_elements);
     struct plan_chunk chunk = plan_chunk(plan, index);
     uint64_t inside = element - chunk.first, left = chunk.elements - inside;
     uint64_t count = block->count - done < left ? block->count - done : left;

@@ -26,8 +26,8 @@ int job_encode(struct job *job, uint32_t index)
 {
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
     uint64_t flat = job_flat(job, chunk);
-    uint8_t *out = job_owns(job, index) ? job_inbox_at(job, job->round.slot, index)
-                                        : job_mean_at(job, index);
+    uint8_t *out =
+        job_owns(job, index) ? job_inbox_at(job, job->round.slot, index) : job_mean_at(job, index);
     if (chunk.section == SOLO_MAX) {
         job_integers_out(job, (int64_t *)(void *)out, flat, chunk.elements, job->data);
         return 0;

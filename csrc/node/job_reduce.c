@@ -76,8 +76,8 @@ static int reduce_floats(struct job *job, uint32_t index, struct plan_chunk chun
         .sources = sources,
         .weights = job->round.weights,
         .source_count = job->round.plan.members,
-        .residual = lossy && job->round.keep_residuals ? (float *)job->owner_residual.base + flat
-                                                       : NULL,
+        .residual =
+            lossy && job->round.keep_residuals ? (float *)job->owner_residual.base + flat : NULL,
         .count = chunk.elements,
     };
     size_t bad;

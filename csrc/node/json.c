@@ -63,8 +63,8 @@ void json_u64(struct json *json, const char *key, uint64_t value)
 void json_seconds(struct json *json, const char *key, uint64_t us)
 {
     char field[128];
-    int length = snprintf(field, sizeof field, "\"%s\": %" PRIu64 ".%06" PRIu64, key,
-                          us / 1000000, us % 1000000);
+    int length = snprintf(field, sizeof field, "\"%s\": %" PRIu64 ".%06" PRIu64, key, us / 1000000,
+                          us % 1000000);
     add_field(json, field, (size_t)length);
 }
 

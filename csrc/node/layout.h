@@ -13,10 +13,10 @@
 
 #include "solo.h"
 
-#define LAYOUT_SECTIONS 4u
-#define LAYOUT_TENSORS_MAX (1u << 20) /* 64 MiB of table */
+#define LAYOUT_SECTIONS     4u
+#define LAYOUT_TENSORS_MAX  (1u << 20) /* 64 MiB of table */
 #define LAYOUT_ELEMENTS_MAX (UINT64_C(1) << 40)
-#define LAYOUT_WORDS_MAX 96u
+#define LAYOUT_WORDS_MAX    96u
 
 struct layout_tensor {
     char name[SOLO_NAME_MAX]; /* cut at the limit; the hash covers all of it */

@@ -57,14 +57,13 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
     case TAKE_HERE:
         break;
     }
-    if (frame->type != FRAME_STATE && solo->stale_rounds) {
+    if (frame->type != FRAME_STATE && !solo->round_mapped) {
         return SOLO_EAGAIN; /* sends of the round before still borrow the areas */
     }
     return find_room(solo, peer, frame, room_out);
 }
 
-static int take_payload(struct solo *solo, const struct peer_link *peer,
-                        const struct frame *frame)
+static int take_payload(struct solo *solo, const struct peer_link *peer, const struct frame *frame)
 {
     if (frame->type == FRAME_DELTA) {
         return job_take_delta(&solo->job, solo->member.peers[peer->index].slot, frame->chunk);
@@ -117,9 +116,6 @@ static void feed_sent(struct solo *solo, const struct peer_link *peer, uint64_t 
     };
     struct member_event event = drive_event(solo, MEMBER_SENT);
     event.peer = peer->index;
-    event.id = id;
-    event.chunk = frame.chunk;
-    event.version = frame.round;
     event.frame = &frame;
     drive_feed(solo, &event);
 }
@@ -368,50 +364,47 @@ static void send_frame(struct solo *solo, struct peer_link *peer, const struct f
     solo->sent_bytes += FRAME_HEADER_BYTES + size;
 }
 
-void peer_send_chunk(struct solo *solo, uint32_t index, enum frame_type type, uint32_t chunk)
+void peer_send_chunk(struct solo *solo, const struct action *action)
 {
     struct round_id id = solo->member.round.id;
-    struct frame frame = {
-        .type = type, .epoch = id.epoch, .round = id.round, .attempt = id.attempt, .chunk = chunk};
+    bool delta = action->type == ACTION_SEND_DELTA;
+    struct frame frame = {.type = delta ? FRAME_DELTA : FRAME_MEAN,
+                          .epoch = id.epoch,
+                          .round = id.round,
+                          .attempt = id.attempt,
+                          .chunk = action->chunk};
     uint32_t size;
-    const void *bytes = type == FRAME_DELTA ? job_delta(&solo->job, chunk, &size)
-                                            : job_mean(&solo->job, chunk, &size);
-    enum tag_kind kind = type == FRAME_DELTA ? TAG_DELTA : TAG_MEAN;
-    send_frame(solo, &solo->links[index], &frame, bytes, size,
-               tag_of(kind, solo->round_serial, chunk));
-}
-
-static struct frame state_frame(const struct solo *solo, const struct action *action,
-                                enum frame_type type)
-{
-    return (struct frame){
-        .type = type,
-        .flags = action->kind == STATE_MOMENTUM ? FRAME_MOMENTUM : 0,
-        .epoch = solo->member.epoch,
-        .round = action->version,
-        .chunk = action->chunk,
-    };
+    const void *bytes = delta ? job_delta(&solo->job, action->chunk, &size)
+                              : job_mean(&solo->job, action->chunk, &size);
+    send_frame(solo, &solo->links[action->peer], &frame, bytes, size,
+               tag_of(delta ? TAG_DELTA : TAG_MEAN, solo->round_serial, action->chunk));
 }
 
 void peer_send_state(struct solo *solo, const struct action *action)
 {
-    struct frame frame = state_frame(solo, action, FRAME_STATE);
+    struct peer_link *peer = &solo->links[action->peer];
     bool momentum = action->kind == STATE_MOMENTUM;
-    uint32_t size;
-    const void *bytes = job_state(&solo->job, action->chunk, momentum, &size);
+    struct frame frame = {
+        .type = action->type == ACTION_FETCH ? FRAME_FETCH : FRAME_NO_STATE,
+        .flags = momentum ? FRAME_MOMENTUM : 0,
+        .epoch = solo->member.epoch,
+        .round = action->version,
+        .chunk = action->chunk,
+    };
+    uint32_t size = 0;
+    const void *bytes = NULL;
+    if (action->type == ACTION_FETCH) {
+        work_fetch(solo, action->version);
+    } else if (action->type == ACTION_SERVE) {
+        bytes = job_state(&solo->job, action->chunk, momentum, &size);
+    }
     if (!bytes) {
-        peer_ask(solo, action, FRAME_NO_STATE);
+        send_frame(solo, peer, &frame, NULL, 0, tag_of(TAG_ASK, 0, 0));
         return;
     }
-    enum tag_kind kind = momentum ? TAG_MOMENTUM : TAG_STATE;
-    send_frame(solo, &solo->links[action->peer], &frame, bytes, size,
-               tag_of(kind, solo->serve_serial, action->chunk));
-}
-
-void peer_ask(struct solo *solo, const struct action *action, enum frame_type type)
-{
-    struct frame frame = state_frame(solo, action, type);
-    send_frame(solo, &solo->links[action->peer], &frame, NULL, 0, tag_of(TAG_ASK, 0, 0));
+    frame.type = FRAME_STATE;
+    send_frame(solo, peer, &frame, bytes, size,
+               tag_of(momentum ? TAG_MOMENTUM : TAG_STATE, solo->serve_serial, action->chunk));
 }
 
 void peer_resume_all(struct solo *solo)

@@ -24,9 +24,12 @@ size_t report_line(const struct event *event, char *line, size_t size)
         const char *key;
         uint64_t value;
     } numbers[] = {
-        {"round", event->id.round},        {"attempt", event->id.attempt},
-        {"version", event->version},       {"members", event->member_count},
-        {"contributors", event->contributor_count}, {"bytes", event->bytes},
+        {"round", event->id.round},
+        {"attempt", event->id.attempt},
+        {"version", event->version},
+        {"members", event->member_count},
+        {"contributors", event->contributor_count},
+        {"bytes", event->bytes},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (numbers[i].value) {
@@ -157,33 +160,53 @@ uint64_t solo_job_step(const struct solo *solo)
     return atomic_load_explicit(&solo->shared.job_step, memory_order_relaxed);
 }
 
+static int read_anchor(const struct solo *solo, const struct call *call)
+{
+    const struct job *job = &solo->job;
+    if (!solo->has_job || !job->has_anchor || call->tensor >= job->layout.caller_count) {
+        return err_set(SOLO_EINVAL, "there is no anchor of tensor %zu", call->tensor);
+    }
+    uint32_t place = job->layout.place[call->tensor];
+    if (place == LAYOUT_NONE) {
+        return 0; /* no elements */
+    }
+    const struct layout_tensor *tensor = &job->layout.tensors[place];
+    if (tensor->role == SOLO_MAX) {
+        return err_set(SOLO_ENOTSUP, "%s is merged by maximum and has no fp32 anchor",
+                       tensor->name);
+    }
+    size_t bytes = tensor->count * sizeof(float);
+    if (call->anchor) {
+        memcpy(call->anchor, (const float *)job->theta.base + tensor->start, bytes);
+    }
+    if (call->momentum && job->momentum.base && tensor->role != SOLO_MEAN) {
+        memcpy(call->momentum, (const float *)job->momentum.base + tensor->start, bytes);
+    } else if (call->momentum) {
+        memset(call->momentum, 0, bytes);
+    }
+    return 0;
+}
+
+static void on_read(void *context, void *argument)
+{
+    int rc = read_anchor(context, argument);
+    call_finish(argument, rc, rc < 0 ? err_text() : NULL);
+}
+
+/* Through the loop thread, because a node that fell out fetches a new anchor at any time. */
 int solo_read_anchor(struct solo *solo, size_t tensor, float *anchor, float *momentum)
 {
-    if (!solo->has_job || !solo->job.has_anchor || tensor >= solo->job.layout.caller_count) {
-        return err_set(SOLO_EINVAL, "solo_read_anchor: there is no anchor of tensor %zu", tensor);
-    }
     if (atomic_load(&solo->shared.busy)) {
         return err_set(SOLO_EAGAIN, "solo_read_anchor: a merge is in flight");
     }
-    uint32_t place = solo->job.layout.place[tensor];
-    if (place == LAYOUT_NONE) {
-        return 0;
+    struct call *call = call_new(solo);
+    if (!call) {
+        return SOLO_ENOMEM;
     }
-    const struct layout_tensor *found = &solo->job.layout.tensors[place];
-    if (found->role == SOLO_MAX) {
-        return err_set(SOLO_ENOTSUP, "solo_read_anchor: %s is merged by maximum", found->name);
-    }
-    if (anchor) {
-        memcpy(anchor, (float *)solo->job.theta.base + found->start, found->count * sizeof *anchor);
-    }
-    if (momentum) {
-        bool has = solo->job.momentum.base && found->role != SOLO_MEAN;
-        const float *from = has ? (float *)solo->job.momentum.base + found->start : NULL;
-        for (uint64_t i = 0; i < found->count; i++) {
-            momentum[i] = from ? from[i] : 0;
-        }
-    }
-    return 0;
+    call->tensor = tensor;
+    call->anchor = anchor;
+    call->momentum = momentum;
+    return call_do(call, on_read, CLOCK_NEVER, NULL);
 }
 
 uint64_t solo_memory_needed(const struct solo_config *config, const struct solo_tensor *tensors,

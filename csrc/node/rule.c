@@ -101,8 +101,8 @@ static double lr_by_members(uint32_t members)
     return lr < 0.3 ? 0.3 : lr > 1.0 ? 1.0 : lr;
 }
 
-struct rule_step rule_resolve(const struct rule *rule, uint32_t members,
-                                uint64_t version, double lr_mean)
+struct rule_step rule_resolve(const struct rule *rule, uint32_t members, uint64_t version,
+                              double lr_mean)
 {
     if (rule->kind == RULE_AVG) {
         return (struct rule_step){RULE_AVG, 1, 0, 0};

@@ -11,7 +11,7 @@
 
 enum rule_kind { RULE_AVG, RULE_SLOWMO, RULE_NESTEROV };
 
-#define RULE_TEXT_MAX 64u
+#define RULE_TEXT_MAX     64u
 #define RULE_RAMP_DEFAULT 10u
 
 struct rule {
@@ -37,8 +37,8 @@ void rule_text(const struct rule *rule, char *text, size_t size);
 /* The step from `version` on, with `members` contributing. `lr_mean`: mean inner rate over
  * their steps, 0 if unknown (slowmo then takes 1: the same rule with momentum in units of
  * the delta). */
-struct rule_step rule_resolve(const struct rule *rule, uint32_t members,
-                                uint64_t version, double lr_mean);
+struct rule_step rule_resolve(const struct rule *rule, uint32_t members, uint64_t version,
+                              double lr_mean);
 
 /* 1: the rule keeps a momentum. */
 int rule_has_momentum(const struct rule *rule);

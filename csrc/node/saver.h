@@ -26,8 +26,8 @@ struct saver {
     bool offered, held, asked, stop;
     uint32_t abandoned; /* in a row */
     struct state_version version;
-    uint64_t saved; /* the version in the file */
-    int rc;         /* of the last save; its text was logged */
+    uint64_t saved;         /* the version in the file */
+    int rc;                 /* of the last save; its text was logged */
     _Atomic uint32_t calls; /* changes when the thread shall look again */
     const struct job *job;  /* borrowed */
     char folder[STORE_PATH_MAX], name[SAVER_NAME_MAX];

@@ -194,8 +194,8 @@ static void on_lost(void *context, struct conn *conn, int rc, const char *text)
     snprintf(copy, sizeof copy, "%s", text ? text : "");
     free_client(client);
     if (known) {
-        feed(service, (struct master_event){
-                          .type = MASTER_CLOSED, .conn = client->number, .text = copy});
+        feed(service,
+             (struct master_event){.type = MASTER_CLOSED, .conn = client->number, .text = copy});
     }
     stop_when_empty(service);
 }
@@ -219,8 +219,8 @@ static int take_message(struct client *client, const struct frame *frame, const 
     }
     struct msg msg = {.type = frame->type};
     TRY(msg_decode(frame->type, payload, frame->size, &msg));
-    feed(service, (struct master_event){
-                      .type = MASTER_MESSAGE, .conn = client->number, .msg = &msg});
+    feed(service,
+         (struct master_event){.type = MASTER_MESSAGE, .conn = client->number, .msg = &msg});
     return 0;
 }
 

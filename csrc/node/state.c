@@ -37,10 +37,10 @@ static void write_header(uint8_t *bytes, const struct header *header)
     struct writer writer = writer_of(bytes, STATE_HEADER_BYTES - 4);
     write_bytes(&writer, magic, sizeof magic);
     write_uint(&writer, STATE_FORMAT, 4);
-    const uint64_t fields[] = {header->layout_hash,       header->version.version,
-                               header->version.job_step,  header->version.digest,
-                               header->theta_bytes,       header->integers_bytes,
-                               header->momentum_bytes,    header->body_crc};
+    const uint64_t fields[] = {header->layout_hash,      header->version.version,
+                               header->version.job_step, header->version.digest,
+                               header->theta_bytes,      header->integers_bytes,
+                               header->momentum_bytes,   header->body_crc};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         write_uint(&writer, fields[i], 8);
     }
@@ -65,12 +65,13 @@ static int read_header(const uint8_t *bytes, struct header *out)
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         fields[i] = read_u64(&reader);
     }
-    *out = (struct header){fields[0], {fields[1], fields[2], fields[3]}, fields[4], fields[5],
-                           fields[6], (uint32_t)fields[7], ""};
+    *out = (struct header){fields[0], {fields[1], fields[2], fields[3]},
+                           fields[4], fields[5],
+                           fields[6], (uint32_t)fields[7],
+                           ""};
     read_text(&reader, out->words, sizeof out->words);
     if (format != STATE_FORMAT || !reader.ok) {
-        return err_set(SOLO_EVERSION, "its format is %u, this solo reads %u", format,
-                       STATE_FORMAT);
+        return err_set(SOLO_EVERSION, "its format is %u, this solo reads %u", format, STATE_FORMAT);
     }
     return 0;
 }
@@ -104,8 +105,8 @@ int state_write(const struct job *job, const struct state_version *version, cons
                 const char *name, bool (*going_on)(void *context), void *context,
                 struct store *store_out)
 {
-    struct header header = {job->layout.hash,    *version, job->theta.size, job->integers.size,
-                            job->momentum.size,  0,        ""};
+    struct header header = {
+        job->layout.hash, *version, job->theta.size, job->integers.size, job->momentum.size, 0, ""};
     memcpy(header.words, job->layout.words, sizeof header.words);
     uint8_t bytes[STATE_HEADER_BYTES] = {0};
     TRY(store_begin(store_out, folder, name));
@@ -134,13 +135,12 @@ static int check_fit(const struct job *job, const struct header *header, uint64_
                        job->layout.words);
     }
     if (header->momentum_bytes != job->momentum.size) {
-        return err_set(SOLO_EMISMATCH,
-                       "it was written %s outer momentum and this run's outer step is %s it",
-                       header->momentum_bytes ? "with" : "without",
-                       job->momentum.size ? "with" : "without");
+        return err_set(
+            SOLO_EMISMATCH, "it was written %s outer momentum and this run's outer step is %s it",
+            header->momentum_bytes ? "with" : "without", job->momentum.size ? "with" : "without");
     }
-    if (file_bytes != STATE_HEADER_BYTES + job->theta.size + job->integers.size +
-                          job->momentum.size) {
+    if (file_bytes !=
+        STATE_HEADER_BYTES + job->theta.size + job->integers.size + job->momentum.size) {
         return err_set(SOLO_ECORRUPT, "it has %" PRIu64 " bytes, which is not its whole length",
                        file_bytes);
     }
@@ -149,9 +149,9 @@ static int check_fit(const struct job *job, const struct header *header, uint64_
 
 static int read_body(struct job *job, int fd, const struct header *header)
 {
-    const struct area *const areas[] = {&job->theta, &job->integers, &job->momentum};
+    const struct area *const areas[3] = {&job->theta, &job->integers, &job->momentum};
     uint32_t crc = 0;
-    for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) {
+    for (size_t i = 0; i < 3; i++) {
         TRY(store_read(fd, areas[i]->base, areas[i]->size));
         crc = crc32c(crc, areas[i]->base, areas[i]->size);
     }
@@ -172,7 +172,7 @@ int state_read(struct job *job, const char *folder, const char *name,
     uint64_t file_bytes;
     TRY(store_open(folder, name, &fd, &file_bytes));
     uint8_t bytes[STATE_HEADER_BYTES];
-    struct header header;
+    struct header header = {0};
     int rc = store_read(fd, bytes, sizeof bytes);
     rc = rc < 0 ? rc : read_header(bytes, &header);
     rc = rc < 0 ? rc : check_fit(job, &header, file_bytes);

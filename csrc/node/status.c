@@ -92,6 +92,25 @@ static void fill(const struct asking *asking, struct solo_status *out)
     }
 }
 
+/* Into the caller's struct, of which it may know less than we. */
+static void give(const struct asking *asking, bool answered, struct solo_status *out)
+{
+    static const struct solo_status none;
+    struct solo_status *filled = malloc(sizeof *filled);
+    out->reach = asking->reach;
+    if (!filled) {
+        return;
+    }
+    *filled = none;
+    if (answered) {
+        fill(asking, filled);
+    }
+    filled->size = out->size;
+    filled->reach = asking->reach;
+    memcpy(out, filled, out->size);
+    free(filled);
+}
+
 static int ask(struct asking *asking, struct loop *loop, const struct conn_config *config,
                const struct solo_url *url, uint64_t deadline_us)
 {
@@ -102,8 +121,7 @@ static int ask(struct asking *asking, struct loop *loop, const struct conn_confi
     if (!asking->done) {
         enum solo_reach reach = conn_reach(asking->conn);
         asking->reach = reach == SOLO_REACHED ? SOLO_NO_ANSWER : reach;
-        return err_set(SOLO_ETIMEDOUT, "the master at %s:%u does not answer", url->host,
-                       url->port);
+        return err_set(SOLO_ETIMEDOUT, "the master at %s:%u does not answer", url->host, url->port);
     }
     return asking->rc < 0 ? err_set(asking->rc, "%s", asking->text) : 0;
 }
@@ -118,32 +136,26 @@ int solo_status_get(const char *url_text, const char *job_id, const char *token,
     struct solo_url url;
     TRY(solo_url_parse(url_text, &url));
     struct asking *asking = calloc(1, sizeof *asking);
-    struct solo_status *filled = calloc(1, sizeof *filled);
     struct loop *loop = NULL;
-    int rc = asking && filled ? loop_new(&loop) : err_set(SOLO_ENOMEM, "no memory for a status");
-    if (rc >= 0) {
-        asking->reach = SOLO_NO_ANSWER;
-        struct conn_config config = {
-            .loop = loop,
-            .job_id = job_id ? job_id : "", /* whichever job is there */
-            .token = token && token[0] ? token : NULL,
-            .insecure = true, /* nothing secret is asked or told; the master decides */
-            .roles = 1u << HELLO_STATUS,
-            .hello_us = (uint64_t)timeout_ms * 1000,
-            .calls = &calls,
-            .context = asking,
-        };
-        rc = ask(asking, loop, &config, &url, clock_us() + (uint64_t)timeout_ms * 1000);
-        conn_free(asking->conn);
-        if (rc >= 0) {
-            fill(asking, filled);
-        }
-        filled->reach = asking->reach;
-        filled->size = size;
-        memcpy(out, filled, size);
+    if (!asking || loop_new(&loop) < 0) {
+        free(asking);
+        return err_set(SOLO_ENOMEM, "no memory or descriptor to ask for a status");
     }
+    asking->reach = SOLO_NO_ANSWER;
+    struct conn_config config = {
+        .loop = loop,
+        .job_id = job_id && job_id[0] ? job_id : "default",
+        .token = token && token[0] ? token : NULL,
+        .insecure = true, /* nothing secret is asked or told; the master decides */
+        .roles = 1u << HELLO_STATUS,
+        .hello_us = (uint64_t)timeout_ms * 1000,
+        .calls = &calls,
+        .context = asking,
+    };
+    int rc = ask(asking, loop, &config, &url, clock_us() + (uint64_t)timeout_ms * 1000);
+    conn_free(asking->conn);
+    give(asking, rc >= 0, out);
     loop_free(loop);
     free(asking);
-    free(filled);
     return rc;
 }

@@ -160,6 +160,25 @@ void work_drop_round(struct solo *solo)
     peer_divert_all(solo, &solo->job.mean);
 }
 
+static void map_round(struct solo *solo, bool fresh_residual)
+{
+    const struct round *round = &solo->member.round;
+    struct job_round next = {
+        .plan = round->plan, .slot = round->slot, .keep_residuals = !fresh_residual};
+    for (uint32_t slot = 0; slot < round->count && round->weight_sum; slot++) {
+        next.weights[slot] = (float)((double)round->weights[slot] / (double)round->weight_sum);
+    }
+    double lr_mean = round->steps > 0 ? round->lr_sum / round->steps : 0;
+    next.step = rule_resolve(&solo->settings.rule, round->contributors, round->version, lr_mean);
+    int rc = job_begin(&solo->job, &next, solo->data);
+    if (rc < 0) {
+        engine_fail(solo, rc);
+        return;
+    }
+    solo->round_mapped = true;
+    peer_resume_all(solo);
+}
+
 void work_round(struct solo *solo, bool fresh_residual)
 {
     const struct round *round = &solo->member.round;
@@ -167,34 +186,43 @@ void work_round(struct solo *solo, bool fresh_residual)
              round->id.round, round->id.attempt, round->count);
     forget_round_work(solo);
     make_rounds_stale(solo);
-    struct job_round next = {
-        .plan = round->plan, .slot = round->slot, .keep_residuals = !fresh_residual};
-    for (uint32_t slot = 0; slot < round->count && round->weight_sum; slot++) {
-        next.weights[slot] =
-            (float)((double)round->weights[slot] / (double)round->weight_sum);
-    }
-    double lr_mean = round->steps > 0 ? round->lr_sum / round->steps : 0;
-    next.step =
-        rule_resolve(&solo->settings.rule, round->contributors, round->version, lr_mean);
+    solo->round_mapped = false;
     solo->delta_digest = 0;
     solo->sent_bytes = solo->received_bytes = 0;
-    int rc = job_begin(&solo->job, &next, solo->data);
-    if (rc < 0) {
-        engine_fail(solo, rc);
+    if (solo->stale_rounds == 0) {
+        map_round(solo, fresh_residual);
+        return;
+    }
+    struct work work = {.kind = WORK_ROUND, .id = round->id, .own = fresh_residual};
+    work_add(solo, &work);
+}
+
+/* Nothing is written any more to where an anchor is being fetched. */
+static void divert_fetch(struct solo *solo)
+{
+    const struct job *job = &solo->job;
+    peer_divert_all(solo, &job->next_theta);
+    peer_divert_all(solo, &job->next_integers);
+    peer_divert_all(solo, &job->next_momentum);
+    if (!job->has_anchor) {
+        peer_divert_all(solo, &job->theta);
+        peer_divert_all(solo, &job->integers);
+        peer_divert_all(solo, &job->momentum);
     }
 }
 
-void work_fetch(struct solo *solo, const struct action *action)
+void work_fetch(struct solo *solo, uint64_t version)
 {
-    if (!solo->fetching || solo->fetch_version != action->version) {
-        solo->fetching = true;
-        solo->fetch_version = action->version;
-        if (job_fetch_begin(&solo->job) < 0) {
-            log_line(SOLO_LOG_WARN, "solo: %s; it is fetched over the one held", err_text());
-            solo->job.has_anchor = false;
-        }
+    if (solo->fetching && solo->fetch_version == version) {
+        return;
     }
-    peer_ask(solo, action, FRAME_FETCH);
+    divert_fetch(solo);
+    solo->fetching = true;
+    solo->fetch_version = version;
+    if (job_fetch_begin(&solo->job) < 0) {
+        log_line(SOLO_LOG_WARN, "solo: %s; it is fetched over the one held", err_text());
+        solo->job.has_anchor = false;
+    }
 }
 
 /* ---- one piece of work ------------------------------------------------------------------- */
@@ -268,22 +296,18 @@ static void do_adopt(struct solo *solo, const struct work *work)
 {
     struct member_event event = drive_event(solo, MEMBER_ADOPTED);
     if (!work->own) {
+        divert_fetch(solo);
         solo->fetching = false;
         event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);
-        event.version = solo->member.catchup.version;
-        event.job_step = solo->member.catchup.job_step;
     } else {
         if (!solo->job.has_anchor && solo->attach) {
             job_take_values(&solo->job, solo->attach->data);
         }
-        const struct msg_held *held = solo->member.held.held ? &solo->member.held : &solo->own;
         event.digest = solo->job.digest;
-        event.version = held->version;
-        event.job_step = held->job_step;
     }
-    log_line(SOLO_LOG_DEBUG, "solo: adopted version %" PRIu64 "%s", event.version,
-             work->own ? " of its own" : "");
     drive_feed(solo, &event);
+    log_line(SOLO_LOG_DEBUG, "solo: adopted version %" PRIu64 "%s", solo->member.held.version,
+             work->own ? " of its own" : "");
     offer_state(solo);
 }
 
@@ -315,6 +339,7 @@ static void tell(struct solo *solo, const struct work *work)
 static bool may_work(struct solo *solo)
 {
     switch (head(&solo->works)->kind) {
+    case WORK_ROUND:
     case WORK_ENCODE:
     case WORK_REDUCE:
         return solo->stale_rounds == 0;
@@ -340,8 +365,18 @@ static void do_work(struct solo *solo)
         do_encode(solo, &work);
     } else if (work.kind == WORK_REDUCE) {
         do_reduce(solo, &work);
+    } else if (work.kind == WORK_ROUND) {
+        map_round(solo, work.own);
     } else {
         do_adopt(solo, &work);
+    }
+}
+
+void work_finish(struct solo *solo)
+{
+    while (solo->applying && !solo->ended) {
+        struct work work = *head(&solo->works);
+        do_apply(solo, &work);
     }
 }
 

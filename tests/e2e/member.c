@@ -21,7 +21,7 @@ struct options {
     int is_master, final, quiet;
     uint32_t rounds, step_ms, nan_round, samples, linger_ms;
     uint64_t elements;
-    int half, buffers;
+    int half, buffers, memcpys;
     const char *die_on, *stop_on, *finish_file;
 };
 
@@ -54,6 +54,13 @@ static void on_log(void *context, enum solo_log_level level, const char *text)
     }
 }
 
+static uint64_t now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 static void fail(const char *what, int rc)
 {
     printf("{\"event\": \"error\", \"what\": \"%s\", \"code\": \"%s\", \"text\": \"", what,
@@ -72,7 +79,7 @@ static void fail(const char *what, int rc)
 
 #define TENSORS 5
 static struct solo_tensor tensors[TENSORS] = {
-    {"weight", 0, SOLO_F32, SOLO_PARAM}, {"bias", 8, SOLO_F32, SOLO_EXACT},
+    {"weight", 0, SOLO_F32, SOLO_PARAM},      {"bias", 8, SOLO_F32, SOLO_EXACT},
     {"running_mean", 4, SOLO_F32, SOLO_MEAN}, {"batches", 1, SOLO_I64, SOLO_MAX},
     {"half", 16, SOLO_F16, SOLO_PARAM},
 };
@@ -82,9 +89,10 @@ static int tensor_count;
 static void make_model(void)
 {
     tensors[0].count = options.elements;
-    tensor_count = options.elements == 0 && !options.buffers ? 0 : options.half ? 5
-                                                             : options.buffers ? 4
-                                                                               : 1;
+    tensor_count = options.elements == 0 && !options.buffers ? 0
+                   : options.half                            ? 5
+                   : options.buffers                         ? 4
+                                                             : 1;
     for (int i = 0; i < tensor_count; i++) {
         data[i] = calloc(tensors[i].count + 1, solo_dtype_bytes(tensors[i].dtype));
     }
@@ -164,6 +172,7 @@ static int merge(struct solo *solo, uint32_t round, int final)
                                              .final = final};
     struct solo_result result = {.size = sizeof result};
     struct solo_handle *handle;
+    uint64_t began_us = now_us();
     int rc = solo_submit(solo, data, &contribution, &handle);
     rc = rc < 0 ? rc : wait_for(solo, handle, &result);
     if (rc < 0) {
@@ -175,12 +184,31 @@ static int merge(struct solo *solo, uint32_t round, int final)
            ", \"round\": %" PRIu64 ", \"members\": %u, \"contributors\": %u, \"attempts\": %u"
            ", \"digest\": \"%016" PRIx64 "\", \"weight\": %.9g, \"bias\": %.9g, \"mean\": %.9g"
            ", \"max\": %.17g, \"wait_us\": %" PRIu64 ", \"exchange_us\": %" PRIu64
-           ", \"apply_us\": %" PRIu64 ", \"sent\": %" PRIu64 "}\n",
+           ", \"apply_us\": %" PRIu64 ", \"sent\": %" PRIu64 ", \"began_us\": %" PRIu64
+           ", \"ended_us\": %" PRIu64 "}\n",
            round, outcomes[result.outcome], result.version, result.round, result.member_count,
            result.contributor_count, result.attempts, result.digest, first(0), first(1), first(2),
-           first(3), result.wait_us, result.exchange_us, result.apply_us, result.sent_bytes);
+           first(3), result.wait_us, result.exchange_us, result.apply_us, result.sent_bytes,
+           began_us, now_us());
     fflush(stdout);
     return 0;
+}
+
+/* The unit of the benchmarks: one copy of the model, by this process, now. */
+static void print_memcpy(void)
+{
+    size_t bytes = options.elements * sizeof(float);
+    char *from = calloc(1, bytes + 1), *to = calloc(1, bytes + 1);
+    for (int i = 0; from && to && i < 12; i++) {
+        uint64_t began_us = now_us();
+        memcpy(to, from, bytes);
+        from[i] = to[i + 1];
+        if (i > 2) {
+            printf("{\"event\": \"memcpy\", \"us\": %" PRIu64 "}\n", now_us() - began_us);
+        }
+    }
+    free(from);
+    free(to);
 }
 
 static int run_rounds(struct solo *solo)
@@ -222,6 +250,9 @@ static int run_node(void)
            joined.version, joined.slot, joined.member_count, joined.founder, joined.replaced,
            first(0), joined.job_step);
     fflush(stdout);
+    if (options.memcpys) {
+        print_memcpy();
+    }
     int status = run_rounds(solo);
     print_events(solo);
     if (status == 0) {
@@ -265,6 +296,8 @@ static int set_flag(const char *name)
         options.quiet = 1;
     } else if (strcmp(name, "--half") == 0) {
         options.half = 1;
+    } else if (strcmp(name, "--memcpys") == 0) {
+        options.memcpys = 1;
     } else if (strcmp(name, "--buffers") == 0) {
         options.buffers = 1;
     } else if (strcmp(name, "--tcp") == 0) {

@@ -11,7 +11,7 @@
 #define TENSORS     7
 
 static const uint64_t counts[TENSORS] = {70000, 1, 0, 333, 130000, 5, 3};
-static const enum solo_dtype dtypes[TENSORS] = {SOLO_F32, SOLO_F64,  SOLO_F32, SOLO_BF16,
+static const enum solo_dtype dtypes[TENSORS] = {SOLO_F32, SOLO_F64, SOLO_F32, SOLO_BF16,
                                                 SOLO_F32, SOLO_F32, SOLO_I64};
 static const enum solo_role roles[TENSORS] = {SOLO_PARAM, SOLO_EXACT, SOLO_PARAM, SOLO_PARAM,
                                               SOLO_PARAM, SOLO_MEAN,  SOLO_MAX};

@@ -3,9 +3,9 @@
 #include "check.h"
 
 static const struct solo_tensor model[] = {
-    {"steps", 1, SOLO_I64, SOLO_MAX},     {"conv.weight", 100, SOLO_F32, SOLO_PARAM},
-    {"empty", 0, SOLO_F32, SOLO_PARAM},   {"conv.bias", 4, SOLO_F32, SOLO_EXACT},
-    {"running", 4, SOLO_F32, SOLO_MEAN},  {"fc.weight", 50, SOLO_BF16, SOLO_PARAM},
+    {"steps", 1, SOLO_I64, SOLO_MAX},    {"conv.weight", 100, SOLO_F32, SOLO_PARAM},
+    {"empty", 0, SOLO_F32, SOLO_PARAM},  {"conv.bias", 4, SOLO_F32, SOLO_EXACT},
+    {"running", 4, SOLO_F32, SOLO_MEAN}, {"fc.weight", 50, SOLO_BF16, SOLO_PARAM},
     {"seen", 3, SOLO_BOOL, SOLO_MAX},
 };
 #define COUNT (sizeof model / sizeof *model)

@@ -28,7 +28,8 @@ static void open_job(struct job *job, const char *rule, uint64_t elements)
 
 static void make_values(float first)
 {
-    snprintf(folder, sizeof folder, "%s/solo-state-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(folder, sizeof folder, "%s/solo-state-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     CHECK(mkdtemp(folder));
     weights = malloc(ELEMENTS * sizeof *weights);
     for (uint32_t i = 0; i < ELEMENTS; i++) {
@@ -98,7 +99,11 @@ TEST(a_damaged_or_cut_file_is_told_and_never_half_used)
     open_job(&job, "avg", ELEMENTS);
     job_take_values(&job, data);
     struct state_version version;
-    const uint64_t places[] = {0, 10, 100, STATE_HEADER_BYTES - 1, STATE_HEADER_BYTES,
+    const uint64_t places[] = {0,
+                               10,
+                               100,
+                               STATE_HEADER_BYTES - 1,
+                               STATE_HEADER_BYTES,
                                STATE_HEADER_BYTES + 4 * ELEMENTS - 1};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         write_version(&job, 1);

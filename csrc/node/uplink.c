@@ -49,7 +49,7 @@ static void down_later(struct solo *solo, int rc)
     work_add(solo, &work);
 }
 
-void control_connect(struct solo *solo)
+void uplink_connect(struct solo *solo)
 {
     const struct settings *settings = &solo->settings;
     struct conn_config config = {
@@ -71,7 +71,7 @@ void control_connect(struct solo *solo)
     }
 }
 
-void control_send(struct solo *solo, const struct msg *msg)
+void uplink_send(struct solo *solo, const struct msg *msg)
 {
     if (!solo->control) {
         return;
@@ -114,7 +114,7 @@ static void on_left(void *context, struct conn *conn, int rc, const char *text)
 
 static const struct conn_calls leaving_calls = {.frame = ignore_frame, .lost = on_left};
 
-void control_close(struct solo *solo)
+void uplink_close(struct solo *solo)
 {
     solo->control_generation++;
     if (!solo->control) {
@@ -127,7 +127,7 @@ void control_close(struct solo *solo)
     conn_finish(solo->control_leaving, loop_now(solo->loop) + ENGINE_LEAVE_US / 2);
 }
 
-void control_free(struct solo *solo)
+void uplink_free(struct solo *solo)
 {
     conn_free(solo->control);
     conn_free(solo->control_leaving);
