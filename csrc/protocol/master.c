@@ -65,8 +65,7 @@ struct event *master_event_add(struct master_out *out, enum event_kind kind, uin
 
 struct node *master_node_of_conn(struct master *master, uint32_t conn)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->conn == conn) {
             return node;
         }
@@ -76,8 +75,7 @@ struct node *master_node_of_conn(struct master *master, uint32_t conn)
 
 struct node *master_node_of_rank(struct master *master, uint32_t rank)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->identity.node_rank == rank) {
             return node;
         }
@@ -95,8 +93,7 @@ void master_end(struct master *master, int rc, const char *text, struct master_o
     master->msg_end.type = FRAME_END;
     master->msg_end.as.end.rc = rc;
     text_copy(master->msg_end.as.end.text, sizeof master->msg_end.as.end.text, text);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         node->owed = OWE_END;
     }
     struct event *event = master_event_add(out, EVENT_OVER, EVENT_NOBODY);
@@ -169,8 +166,7 @@ static void send_one(struct master *master, struct node *node, uint32_t what,
 static void flush(struct master *master, struct master_out *out)
 {
     master->draining = false;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         for (uint32_t what = OWE_ADMIT; what <= OWE_END; what <<= 1) {
             if (!(node->owed & what)) {
                 continue;
@@ -194,8 +190,7 @@ static void flush(struct master *master, struct master_out *out)
 
 static void drop_silent(struct master *master, struct master_out *out)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (master->now_us < node->heard_us + master->config.lease_us) {
             continue;
         }
@@ -218,8 +213,7 @@ static void check_over(struct master *master, struct master_out *out)
         return;
     }
     uint32_t nodes = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         nodes++;
     }
     if (nodes > 0) {
@@ -338,8 +332,7 @@ static void note_time(struct master *master, uint64_t now_us)
     uint64_t gap_us = now_us > master->now_us ? now_us - master->now_us : 0;
     master->now_us = now_us > master->now_us ? now_us : master->now_us;
     if (gap_us > master->config.lease_us / 2) {
-        EACH_NODE(master, node)
-        {
+        EACH_NODE (master, node) {
             node->heard_us += gap_us;
         }
     }

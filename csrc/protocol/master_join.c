@@ -178,8 +178,7 @@ static bool refused(struct master *master, uint32_t conn, const struct msg_join 
         return true;
     }
     bool others = false;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         others = true;
     }
     if (!others && !master->founded) {
@@ -223,8 +222,7 @@ static void take_higher(struct master *master, struct node *newcomer, struct mas
     if (master->phase == MASTER_EXCHANGING) {
         verdict_abort(master, EVENT_NOBODY, "a node came back with a later version", out);
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         list_remove(master, node);
         if (node->standing != STANDING_CATCHING_UP || node != newcomer) {
             node->standing = STANDING_JOINING;
@@ -359,8 +357,7 @@ void join_drop(struct master *master, struct node *node, const char *why, bool p
 bool join_over(struct master *master)
 {
     uint32_t founders = 0, nodes = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         founders += node->founder;
         nodes++;
     }
@@ -368,8 +365,7 @@ bool join_over(struct master *master)
         return true;
     }
     if (founders == 0 && master->begun && !master->finished_any) {
-        EACH_NODE(master, node)
-        {
+        EACH_NODE (master, node) {
             node->founder = node->listed;
         }
     }
@@ -410,8 +406,7 @@ void join_admit(struct master *master, struct master_out *out)
     if (!master->digest_known) {
         return;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing != STANDING_JOINING) {
             continue;
         }
@@ -426,8 +421,7 @@ void join_admit(struct master *master, struct master_out *out)
 
 static void more_donors(struct master *master)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing == STANDING_CATCHING_UP && node->donor_count > 0 &&
             node->donor_count < 4) {
             node->owed |= OWE_CATCHUP;

@@ -58,8 +58,7 @@ static uint64_t most_held(struct master *master)
 {
     uint32_t most = 0, slot = NO_SLOT;
     uint64_t digest = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (!node->listed) {
             continue;
         }
@@ -89,8 +88,7 @@ static void resync(struct master *master, struct node *node, struct master_out *
 void list_confirm(struct master *master, struct master_out *out)
 {
     bool settled = master->digest_known;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && node->held.version != master->version) {
             return; /* still applying */
         }
@@ -99,8 +97,7 @@ void list_confirm(struct master *master, struct master_out *out)
         master->digest = most_held(master);
         master->digest_known = true;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && master->digest_known && node->held.digest != master->digest) {
             resync(master, node, out);
         }
@@ -118,8 +115,7 @@ static bool before(const struct node *a, const struct node *b)
 static uint32_t sort_listed(struct master *master, struct node **sorted)
 {
     uint32_t count = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (!node->listed) {
             continue;
         }
@@ -149,8 +145,7 @@ static void rebuild(struct master *master)
         sorted[i]->slot = i;
         add_row(members, sorted[i]);
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (!node->listed) {
             add_row(members, node);
         }

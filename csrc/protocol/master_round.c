@@ -36,8 +36,7 @@ void rounds_ready(struct master *master, struct node *node, const struct msg_rea
 
 static bool all_ready(struct master *master)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && node->standing != STANDING_READY) {
             return false;
         }
@@ -61,15 +60,13 @@ static void summon(struct master *master, struct master_out *out)
         return;
     }
     uint32_t full = 0, full_missing = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         full += node->listed && !node->partial;
         full_missing += node->listed && !node->partial && node->standing != STANDING_READY;
     }
     bool partial_only = full > 0 && full_missing == 0;
     bool late = master->now_us >= master->first_ready_us + grace_us(master);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         bool asked = late || (partial_only && node->partial);
         if (node->listed && node->standing == STANDING_MEMBER && asked && !node->summoned) {
             node->summoned = true;
@@ -97,8 +94,7 @@ static uint64_t hold_us(const struct master *master)
 
 static bool joiners(struct master *master)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing == STANDING_JOINING || node->standing == STANDING_CATCHING_UP) {
             return true;
         }
@@ -133,8 +129,7 @@ static void fill_means(struct master *master, struct msg_begin *begin)
     for (uint32_t i = 0; i < begin->count; i++) {
         begin->weights[i] = 0;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (!node->listed || node->left_out) {
             continue;
         }
@@ -170,8 +165,7 @@ static void begin(struct master *master, struct master_out *out)
     begin->count = master->listed_count;
     begin->stall_ms = (uint32_t)(master->stall_us / 1000);
     fill_means(master, begin);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed) {
             node->standing = STANDING_EXCHANGING;
             node->owed |= OWE_BEGIN;
@@ -203,8 +197,7 @@ static void try_begin(struct master *master, struct master_out *out)
 
 static bool all_done(struct master *master)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && node->standing != STANDING_DONE) {
             return false;
         }
@@ -215,8 +208,7 @@ static bool all_done(struct master *master)
 static uint32_t done_with(struct master *master, uint64_t digest)
 {
     uint32_t count = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         count += node->listed && node->done.mean_digest == digest;
     }
     return count;
@@ -227,8 +219,7 @@ static void judge(struct master *master, struct master_out *out)
 {
     struct node *most = NULL;
     uint32_t most_count = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         uint32_t count = node->listed ? done_with(master, node->done.mean_digest) : 0;
         if (count > most_count) {
             most = node;
@@ -240,8 +231,7 @@ static void judge(struct master *master, struct master_out *out)
         return;
     }
     uint32_t odd_rank = EVENT_NOBODY;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && most && node->done.mean_digest != most->done.mean_digest) {
             struct event *event = master_event_add(out, EVENT_ODD, node->identity.node_rank);
             event->id = master->round;
@@ -275,8 +265,7 @@ static void check_stall(struct master *master, struct master_out *out)
         return;
     }
     uint32_t rank = EVENT_NOBODY;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing == STANDING_EXCHANGING) {
             node->blame++;
             rank = node->identity.node_rank;
@@ -290,8 +279,7 @@ static void check_stall(struct master *master, struct master_out *out)
 /* Nobody listed, and nobody who will be as soon as he has applied what was committed. */
 static bool deserted(struct master *master)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         bool applies = node->standing == STANDING_CATCHING_UP && node->doubt.round != 0 &&
                        node->doubt.round == master->version;
         if (node->listed || applies) {

@@ -21,8 +21,7 @@ void settle_report(struct master *master, const struct msg_join *join)
 void settle_again(struct master *master)
 {
     master_set_phase(master, MASTER_SETTLING);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         node->standing = STANDING_JOINING;
         node->owed &= ~(uint32_t)(OWE_CATCHUP | OWE_SUMMON | OWE_BEGIN);
     }
@@ -70,14 +69,19 @@ static bool in_list(const struct master *master, const struct node *node)
     return node->returning && epoch_compare(node->epoch, master->expect_epoch) == 0;
 }
 
+/* An attempt that this very master began: what became of it is known. */
+static bool is_ours(const struct master *master, struct round_id id)
+{
+    return id.epoch.incarnation == master->epoch.incarnation;
+}
+
 /* The latest attempt in doubt that would make a version nobody holds yet. */
 static const struct node *latest_doubt(struct master *master, uint64_t version)
 {
     const struct node *latest = NULL;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->doubt.round != version + 1 || node->held.version != version ||
-            !in_list(master, node)) {
+            !in_list(master, node) || is_ours(master, node->doubt)) {
             continue;
         }
         int order = latest ? epoch_compare(node->doubt.epoch, latest->doubt.epoch) : 1;
@@ -92,8 +96,7 @@ static const struct node *latest_doubt(struct master *master, uint64_t version)
  * in doubt about that attempt proves that it was not. */
 static bool may_commit(struct master *master, const struct node *doubter)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         bool agrees = round_id_equal(node->doubt, doubter->doubt) &&
                       node->doubt_digest == doubter->doubt_digest;
         if (in_list(master, node) && !agrees) {
@@ -105,8 +108,7 @@ static bool may_commit(struct master *master, const struct node *doubter)
 
 static void settle_doubts(struct master *master, const struct round_id *committed, uint64_t digest)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->doubt.round == 0) {
             continue;
         }
@@ -125,8 +127,7 @@ static void settle_doubts(struct master *master, const struct round_id *committe
 static struct node *highest_holder(struct master *master, bool live)
 {
     struct node *best = NULL;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         bool holds = node->held.held && node->live == live;
         if (holds && (!best || node->held.version > best->held.version)) {
             best = node;
@@ -135,26 +136,32 @@ static struct node *highest_holder(struct master *master, bool live)
     return best;
 }
 
-/* An attempt whose COMMIT reached somebody is committed: he holds its version, made by it. */
-static bool committed_by(struct master *master, const struct node *holder, struct round_id *id,
-                         uint64_t *digest)
+/* An attempt whose COMMIT reached somebody is committed: he holds its version, made by it. So is
+ * one that this master committed itself, though all were lost before they heard of it. */
+static bool known_committed(struct master *master, const struct node *doubter)
 {
-    EACH_NODE(master, node)
-    {
-        if (node->doubt.round == 0 || node->doubt.round != holder->held.version) {
-            continue;
-        }
-        EACH_NODE(master, other)
-        {
-            if (other->live && other->held.version == holder->held.version &&
-                round_id_equal(other->made_by, node->doubt)) {
-                *id = node->doubt;
-                *digest = node->doubt_digest;
-                return true;
-            }
+    if (is_ours(master, doubter->doubt)) {
+        return round_id_equal(doubter->doubt, master->committed) &&
+               doubter->doubt_digest == master->committed_digest;
+    }
+    EACH_NODE (master, other) {
+        if (other->live && other->held.held && other->held.version == doubter->doubt.round &&
+            round_id_equal(other->made_by, doubter->doubt)) {
+            return true;
         }
     }
     return false;
+}
+
+static const struct node *known_doubter(struct master *master, uint64_t version)
+{
+    EACH_NODE (master, node) {
+        bool near = node->doubt.round == version || node->doubt.round == version + 1;
+        if (node->doubt.round != 0 && near && known_committed(master, node)) {
+            return node;
+        }
+    }
+    return NULL;
 }
 
 static void resume(struct master *master, const struct node *holder, struct master_out *out)
@@ -167,15 +174,19 @@ static void resume(struct master *master, const struct node *holder, struct mast
     const char *how = "the highest version of the members is the job's";
     struct round_id id = {0};
     uint64_t digest = 0;
-    const struct node *doubter = latest_doubt(master, master->version);
-    if (committed_by(master, holder, &id, &digest)) {
-        how = "a round in doubt was committed: a member holds it";
-    } else if (doubter && may_commit(master, doubter)) {
-        how = "a round in doubt was committed: all who are here had it whole";
+    const struct node *doubter = known_doubter(master, master->version);
+    if (doubter) {
+        how = "a round in doubt was committed before";
+    } else {
+        doubter = latest_doubt(master, master->version);
+        doubter = doubter && may_commit(master, doubter) ? doubter : NULL;
+        how = doubter ? "a round in doubt was committed: all who are here had it whole" : how;
+    }
+    if (doubter) {
         id = doubter->doubt;
         digest = doubter->doubt_digest;
+        master->digest_known = master->version == id.round;
         master->version = id.round;
-        master->digest_known = false;
     }
     settle_doubts(master, id.round ? &id : NULL, digest);
     master->committed = id;
@@ -195,8 +206,7 @@ static struct node *source(struct master *master)
     if (best) {
         return best;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (!best || node->identity.node_rank < best->identity.node_rank) {
             best = node;
         }
@@ -207,8 +217,7 @@ static struct node *source(struct master *master)
 static void found(struct master *master, struct master_out *out)
 {
     uint32_t count = 0;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         count++;
         if (node->standing == STANDING_CATCHING_UP) {
             return; /* the source is on its way */

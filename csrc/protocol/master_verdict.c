@@ -9,8 +9,7 @@ static struct msg_verdict *verdict(struct master *master, enum frame_type type)
     master->msg_verdict.type = type;
     struct msg_verdict *verdict = &master->msg_verdict.as.verdict;
     *verdict = (struct msg_verdict){.id = master->round, .rank = EVENT_NOBODY};
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing == STANDING_EXCHANGING || node->standing == STANDING_DONE) {
             node->owed = (node->owed & ~(uint32_t)OWE_BEGIN) | OWE_VERDICT;
         }
@@ -23,8 +22,7 @@ static struct msg_verdict *verdict(struct master *master, enum frame_type type)
 /* Equal deltas of two nodes: they train on the same data. */
 static void find_twins(struct master *master, struct master_out *out)
 {
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         for (struct node *other = node + 1; other < node_end; other++) {
             if (other->used && other->listed && node->listed && node->done.delta_digest != 0 &&
                 node->done.delta_digest == other->done.delta_digest) {
@@ -50,8 +48,7 @@ static void tell_commit(struct master *master, struct master_out *out)
     for (uint32_t i = 0; i < begin->count; i++) {
         event->contributor_count += begin->weights[i] > 0;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         event->bytes += node->listed ? node->done.sent_bytes : 0;
     }
 }
@@ -60,8 +57,7 @@ void verdict_commit(struct master *master, struct master_out *out)
 {
     struct msg_verdict *commit = verdict(master, FRAME_COMMIT);
     find_twins(master, out);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed) {
             commit->mean_digest = node->done.mean_digest;
         }
@@ -72,8 +68,7 @@ void verdict_commit(struct master *master, struct master_out *out)
     master->job_step = master->msg_begin.as.begin.job_step;
     master->digest_known = false;
     tell_commit(master, out);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed) {
             node->standing = STANDING_MEMBER;
             node->partial = node->summoned = node->left_out = false;
@@ -101,8 +96,7 @@ void verdict_abort(struct master *master, uint32_t account, const char *why, str
     event->id = master->round;
     event->member_count = master->listed_count;
     text_copy(event->text, sizeof event->text, why);
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->standing == STANDING_EXCHANGING || node->standing == STANDING_DONE) {
             node->standing = again ? STANDING_READY : STANDING_MEMBER;
         }
@@ -138,8 +132,7 @@ static void blame_rank(struct master *master, uint32_t rank)
 static uint32_t blame_owed(struct master *master, const uint8_t *owed)
 {
     uint32_t rank = EVENT_NOBODY;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && node->slot < SOLO_MEMBERS_MAX &&
             owed[node->slot / 8] >> (node->slot % 8) & 1) {
             node->blame++;
@@ -219,8 +212,7 @@ void verdict_fault(struct master *master, struct node *node, const struct msg_fa
 void verdict_blame(struct master *master, struct master_out *out)
 {
     struct node *worst = NULL;
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         if (node->listed && node->blame >= MASTER_BLAME_MAX &&
             (!worst || node->blame > worst->blame ||
              (node->blame == worst->blame && node->slot > worst->slot))) {
@@ -234,8 +226,7 @@ void verdict_blame(struct master *master, struct master_out *out)
         worst->blame = 0; /* nobody else would go on */
         return;
     }
-    EACH_NODE(master, node)
-    {
+    EACH_NODE (master, node) {
         node->blame = node == worst ? node->blame : 0;
     }
     master->attempts = 0;

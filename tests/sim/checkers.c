@@ -1,0 +1,271 @@
+/* The promises, looked at while the world runs and when it has ended. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+/* After the last fault the job may still need: the master's long wait for who does not come
+ * back, the longest penalty of a node that was dropped, a catch-up. */
+static uint64_t quiet_us(const struct world *world)
+{
+    return world->calm_us + 15000000u + 5 * world->lease_us + 2 * world->timeout_us;
+}
+
+static struct sim_node *node_of(struct world *world, uint64_t instance)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        if (world->procs[i].alive && world->nodes[i].instance == instance) {
+            return &world->nodes[i];
+        }
+    }
+    return NULL;
+}
+
+static struct attempt *attempt_of(struct world *world, const struct round_id *id)
+{
+    for (uint32_t i = 0; i < 32 && i < world->attempt_count; i++) {
+        if (round_id_equal(world->attempts[i].id, *id)) {
+            return &world->attempts[i];
+        }
+    }
+    return NULL;
+}
+
+static void attempt_free(struct attempt *attempt)
+{
+    free(attempt->parts);
+    free(attempt->mean);
+    memset(attempt, 0, sizeof *attempt);
+}
+
+void check_free(struct world *world)
+{
+    for (uint32_t i = 0; i < 32; i++) {
+        attempt_free(&world->attempts[i]);
+    }
+}
+
+/* ---- begin ---------------------------------------------------------------------------------- */
+
+static struct attempt *record(struct world *world, const struct msg_begin *begin)
+{
+    struct attempt *attempt = &world->attempts[world->attempt_count++ % 32];
+    attempt_free(attempt);
+    attempt->id = begin->id;
+    attempt->part_count = begin->count;
+    attempt->parts = calloc(begin->count, sizeof *attempt->parts);
+    attempt->mean = calloc(world->cells + 1, sizeof *attempt->mean);
+    if (!attempt->parts || !attempt->mean) {
+        abort();
+    }
+    return attempt;
+}
+
+/* Promise 2: members at one version hold the same bits. Looked at whenever they are to merge. */
+void check_begin(struct world *world, const struct msg_begin *begin)
+{
+    if (attempt_of(world, &begin->id)) {
+        return; /* told to another one already */
+    }
+    struct attempt *attempt = record(world, begin);
+    struct sim_node *first = NULL;
+    for (uint32_t slot = 0; slot < begin->count; slot++) {
+        struct sim_node *node = node_of(world, world->master->members.rows[slot].identity.instance);
+        if (!node || !node->waiting) {
+            continue; /* it has died meanwhile, or gave up; the attempt cannot succeed */
+        }
+        attempt->parts[slot] = (struct part){.proc = node->proc,
+                                             .life = world->procs[node->proc].life,
+                                             .from_steps = node->steps_at_anchor,
+                                             .to_steps = node->steps_done,
+                                             .weight = begin->weights[slot]};
+        for (uint32_t i = 0; i < world->cells; i++) {
+            attempt->mean[i] += begin->weights[slot] * (node->anchor[i] - node->local[i]);
+        }
+        if (node->version != begin->version) {
+            continue;
+        }
+        first = first ? first : node;
+        if (memcmp(first->anchor, node->anchor, world->cells * 8) != 0 ||
+            (world->momentum &&
+             memcmp(first->momentum, node->momentum, world->momentum_cells * 8) != 0)) {
+            sim_fail(world, "promise 2: n%u and n%u hold version %llu with different bits",
+                     first->rank, node->rank, (unsigned long long)begin->version);
+        }
+    }
+}
+
+/* ---- verdicts ------------------------------------------------------------------------------- */
+
+/* Promise 4: what a node did enters at most one committed round. */
+static void enter(struct world *world, struct attempt *attempt)
+{
+    for (uint32_t i = 0; i < attempt->part_count; i++) {
+        const struct part *part = &attempt->parts[i];
+        if (part->proc == 0 || part->weight == 0 || !world->procs[part->proc].alive ||
+            world->procs[part->proc].life != part->life) {
+            continue;
+        }
+        struct sim_node *node = &world->nodes[part->proc];
+        if (part->from_steps < node->committed_steps) {
+            sim_fail(world, "promise 4: steps %llu of n%u enter a second committed round",
+                     (unsigned long long)part->from_steps, node->rank);
+        }
+        node->committed_steps = part->to_steps;
+    }
+}
+
+/* Promise 3: one verdict for each attempt. */
+void check_verdict(struct world *world, enum frame_type type, const struct msg_verdict *verdict)
+{
+    struct attempt *attempt = attempt_of(world, &verdict->id);
+    if (!attempt) {
+        return;
+    }
+    if (type == FRAME_COMMIT && !attempt->committed) {
+        attempt->committed = true;
+        if (!world->excused) {
+            enter(world, attempt);
+        }
+    }
+    attempt->aborted = attempt->aborted || type == FRAME_ABORT;
+    if (type == FRAME_COMMIT && verdict->id.round > world->master_version) {
+        world->master_version = verdict->id.round;
+    }
+}
+
+/* Promises 1 and 3: an anchor is changed by a committed attempt alone, and by the sum of what
+ * its members brought. */
+void check_applied(struct world *world, struct sim_node *node, const struct round_id *id)
+{
+    struct attempt *attempt = attempt_of(world, id);
+    if (!attempt || !attempt->committed) {
+        sim_fail(world, "promise 1: n%u applies round %llu.%u that was not committed", node->rank,
+                 (unsigned long long)id->round, id->attempt);
+        return;
+    }
+    if (attempt->aborted && !world->excused) {
+        sim_fail(world, "promise 3: round %llu.%u was committed and aborted",
+                 (unsigned long long)id->round, id->attempt);
+    }
+    if (memcmp(node->mean, attempt->mean, world->cells * 8) != 0) {
+        sim_fail(world, "promise 4: the mean of round %llu.%u is not that of its members",
+                 (unsigned long long)id->round, id->attempt);
+    }
+}
+
+/* Promise 6. A master that settles without a node that is alive but does not come (cut off for
+ * longer than the waits allow) may make versions again: from then on only the job as the master
+ * knows it is looked at. */
+void check_settled(struct world *world, const struct event *event)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (!world->procs[i].alive || !node->member->joined || node->over) {
+            continue;
+        }
+        bool here = false;
+        for (uint32_t j = 0; j < world->master->node_count; j++) {
+            const struct node *known = &world->master->nodes[j];
+            here = here || (known->used && known->identity.instance == node->instance);
+        }
+        world->excused = world->excused || !here;
+        bool doubtful = node->member->state == MEMBER_IN_ROUND;
+        if (here && node->member->held.held && !doubtful && event->kind == EVENT_SETTLED &&
+            node->member->held.version > world->master->version) {
+            sim_fail(world, "promise 6: settled on version %llu, n%u holds %llu",
+                     (unsigned long long)world->master->version, node->rank,
+                     (unsigned long long)node->member->held.version);
+        }
+    }
+    bool lost = event->kind == EVENT_SETTLED && world->master->version < world->master_version;
+    for (uint32_t i = 1; lost && !world->excused && i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (world->procs[i].alive && !node->over && node->member->held.held &&
+            node->version == world->master_version) {
+            sim_fail(world, "promise 6: version %llu is lost though n%u holds it",
+                     (unsigned long long)world->master_version, node->rank);
+        }
+    }
+    if (world->master->version < world->master_version) {
+        world->master_version = world->master->version;
+    }
+}
+
+/* ---- the script's results ------------------------------------------------------------------- */
+
+static bool explained(const struct world *world, const struct sim_node *node, int rc)
+{
+    if (world->fault_count == 0 && rc != SOLO_EOVER) {
+        return false;
+    }
+    bool few = world->master->listed_count < world->min_nodes;
+    return rc == SOLO_EOVER || rc == SOLO_ECLOSED || world->over || few ||
+           node->wait_since_us < quiet_us(world);
+}
+
+void check_complete(struct world *world, struct sim_node *node, const struct member_result *result)
+{
+    if (!node->waiting) {
+        sim_fail(world, "n%u: a merge completes that was not begun", node->rank);
+    }
+    if (result->rc < 0) {
+        if (!explained(world, node, result->rc)) {
+            sim_fail(world, "promise 5: a merge of n%u ends with %s: %s", node->rank,
+                     solo_error_name(result->rc), node->member->text);
+        }
+        return;
+    }
+    if (result->outcome == SOLO_REJOINED) {
+        world->rejoins++;
+        return;
+    }
+    struct attempt *attempt = attempt_of(world, &node->member->committed);
+    const struct round *round = &node->member->round;
+    if (attempt && round->weights[round->slot] > 0 && !world->excused &&
+        node->committed_steps != node->steps_done) {
+        sim_fail(world, "promise 4: n%u merged, but its steps are in no committed round",
+                 node->rank);
+    }
+}
+
+/* Promise 5: every wait ends. */
+void check_waits(struct world *world)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (world->procs[i].alive && node->waiting &&
+            world->procs[i].stopped_until_us <= world->now_us &&
+            world->now_us > node->wait_since_us + 3 * world->timeout_us) {
+            sim_fail(world, "promise 5: n%u waits since %.3f s", node->rank,
+                     (double)node->wait_since_us / 1e6);
+        }
+    }
+}
+
+void check_end(struct world *world)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (!world->procs[i].alive) {
+            continue;
+        }
+        if (!node->over) {
+            sim_fail(world, "promise 5: n%u did not end", node->rank);
+        } else if (world->fault_count == 0 && i <= world->founders &&
+                   (node->errors > 0 || node->rejoins > 0 ||
+                    node->steps_done < node->steps_total)) {
+            sim_fail(world,
+                     "without any fault n%u ended with %u errors, %u rejoins, %llu of "
+                     "%llu steps (rc %d: %s)",
+                     node->rank, node->errors, node->rejoins, (unsigned long long)node->steps_done,
+                     (unsigned long long)node->steps_total, node->last_rc, node->member->text);
+        }
+    }
+    if (world->fault_count == 0 && world->aborts > 0) {
+        uint32_t late = world->node_count - world->founders;
+        if (late == 0 && world->founders == 1) {
+            sim_fail(world, "without any fault %u attempts were aborted", world->aborts);
+        }
+    }
+}
