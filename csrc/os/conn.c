@@ -137,7 +137,9 @@ static int hello_read(struct conn *conn)
     ssize_t count = conn->transport.calls->read(&conn->transport, bytes, want);
     if (count == SOLO_ECLOSED) {
         conn->reach = SOLO_NOT_SOLO;
-        return err_set(SOLO_ECLOSED, "closed by the other side during the handshake");
+        return err_set(SOLO_ECLOSED, "closed by the other side during the handshake: it is another "
+                                     "service, or lets nobody in from here without a token "
+                                     "(--token_file, or --insecure on all nodes)");
     }
     if (count < 0) {
         return (int)count;

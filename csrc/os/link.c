@@ -121,7 +121,7 @@ static void measure(struct link *link)
 {
     uint32_t wanted = pace_measure(&link->pace, loop_now(link->config.loop), link_sent_bytes(link),
                                    link->queue.count > 0, link->send_bytes_max);
-    if (wanted > link->streams_wanted) {
+    if (link->config.streams == 0 && wanted > link->streams_wanted) {
         link->streams_wanted = wanted;
     }
 }
