@@ -90,6 +90,7 @@ SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const Ope
     config.timeout_ms = timeout_ms(options.timeout);
     config.name = options_.name.c_str();
     config.store_host = options_.store_host.c_str();
+    config.host_id = std::getenv("SOLO_HOST_ID");
     config.interface = std::getenv("SOLO_SOCKET_IFNAME");
     char card[SOLO_CARD_MAX];
     check(solo_group_prepare(&config, &group_, card));

@@ -22,7 +22,7 @@ SOLO_EXPORT int solo_c10d_torch_minor()
 
 // For solorun, which reads it from the file before any Python starts.
 #define SOLO_TEXT_OF(number) #number
-#define SOLO_BUILT_FOR(major, minor) \
+#define SOLO_BUILT_FOR(major, minor)                                                               \
     "solo: built for torch " SOLO_TEXT_OF(major) "." SOLO_TEXT_OF(minor)
 extern "C" __attribute__((used, visibility("default"))) const char solo_c10d_built_for[] =
     SOLO_BUILT_FOR(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);

@@ -42,7 +42,7 @@ size_t board_bytes(uint32_t ranks)
 
 /* What a rank says to the maker of the segment. */
 struct greeting {
-    uint8_t secret[BOARD_SECRET_BYTES];
+    char token[2 * CARD_SECRET_BYTES];
     uint32_t rank;
 };
 
@@ -54,7 +54,7 @@ static int hand_over(const struct board_config *config, const struct board *boar
     uint64_t patience_us = now_us + 2000000;
     TRY(shm_receive_fds(socket, &greeting, sizeof greeting, NULL, 0,
                         patience_us < config->deadline_us ? patience_us : config->deadline_us));
-    if (memcmp(greeting.secret, config->secret, sizeof greeting.secret) != 0 ||
+    if (memcmp(greeting.token, config->token, sizeof greeting.token) != 0 ||
         greeting.rank >= config->ranks || come[greeting.rank]) {
         return err_set(SOLO_EAUTH, "a stranger asked for the group's memory");
     }
@@ -109,7 +109,7 @@ static int take(const struct board_config *config, struct board *board)
     int socket = -1;
     TRY(shm_connect(config->meeting, &socket));
     struct greeting greeting = {.rank = config->rank};
-    memcpy(greeting.secret, config->secret, sizeof greeting.secret);
+    memcpy(greeting.token, config->token, sizeof greeting.token);
     uint8_t welcome = 0;
     int fd = -1;
     int rc = shm_send_fds(socket, &greeting, sizeof greeting, NULL, 0, config->deadline_us);

@@ -11,15 +11,14 @@
 #ifndef SOLO_COMM_BOARD_H
 #define SOLO_COMM_BOARD_H
 
+#include "comm/card.h"
 #include "comm/line.h"
 #include "comm/op.h"
 #include "os/pulse.h"
 #include "os/shm.h"
 
-#define BOARD_SLOT_BYTES   (512u << 10) /* one window; two a rank: both stay in the caches */
-#define BOARD_TUBE_BYTES   (16u << 10)  /* messages on their way from one rank to one other */
-#define BOARD_SECRET_BYTES 32u
-#define BOARD_HOST_MAX     64u
+#define BOARD_SLOT_BYTES (512u << 10) /* one window; two a rank: both stay in the caches */
+#define BOARD_TUBE_BYTES (16u << 10)  /* messages on their way from one rank to one other */
 
 /* Why the group broke, as the first rank that noticed wrote it. */
 struct board_fault {
@@ -36,7 +35,7 @@ struct board_desk {
     struct line bell;           /* rung when one of the tubes to this rank, or from it, has moved */
     struct op_header header[2]; /* of the latest two collectives, by their number's last bit */
     _Atomic uint64_t sequence;  /* the collective it is in, or was in last */
-    char host[BOARD_HOST_MAX];  /* for messages: host name and process id */
+    char host[CARD_HOST_MAX];   /* for messages: host name and process id */
 };
 
 struct board {
@@ -55,9 +54,9 @@ struct board {
 struct board_config {
     uint32_t rank, ranks;
     const uint32_t *global;
-    const char *meeting;   /* name of the maker's socket */
-    int listen_fd;         /* on the maker: its listening socket, borrowed; -1 elsewhere */
-    const uint8_t *secret; /* BOARD_SECRET_BYTES that all ranks of the group know */
+    const char *meeting; /* name of the maker's socket */
+    int listen_fd;       /* on the maker: its listening socket, borrowed; -1 elsewhere */
+    const char *token;   /* CARD_SECRET_BYTES in hex that all ranks of the group know */
     const char *host;
     uint64_t deadline_us;
 };

@@ -1,9 +1,11 @@
+#include "comm/card.h"
+
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/err.h"
-#include "comm/group.h"
 #include "os/host.h"
 
 /* "solo-card-1 key=value ...": values hold neither spaces nor '='. */
@@ -30,9 +32,9 @@ int card_host_id(char out[80])
 int card_write(const struct card *card, char out[SOLO_CARD_MAX])
 {
     int size = snprintf(out, SOLO_CARD_MAX, CARD_MAGIC " id=%s host=%s meet=%s secret=%s tcp=%s",
-                        card->host_id, card->host, card->meeting, card->secret, card->addresses);
+                        card->host_id, card->host, card->meeting, card->secret, card->address);
     if (size < 0 || (size_t)size >= SOLO_CARD_MAX) {
-        return err_set(SOLO_ELIMIT, "this rank's addresses do not fit in %u bytes", SOLO_CARD_MAX);
+        return err_set(SOLO_ELIMIT, "this rank's address does not fit in %u bytes", SOLO_CARD_MAX);
     }
     return 0;
 }
@@ -63,7 +65,7 @@ int card_read(const char *text, struct card *out)
         !field(text, "host", out->host, sizeof out->host) ||
         !field(text, "meet", out->meeting, sizeof out->meeting) ||
         !field(text, "secret", out->secret, sizeof out->secret) ||
-        !field(text, "tcp", out->addresses, sizeof out->addresses)) {
+        !field(text, "tcp", out->address, sizeof out->address)) {
         return err_set(SOLO_EVERSION, "it is not the card of a rank of this version of solo");
     }
     return 0;

@@ -1,5 +1,5 @@
-/* group.h - a group's own state; what solo_group.h promises is done in group.c (opening,
- * breaking, closing), queue.c (collectives in order), mail.c (messages).
+/* group.h - a group's own state; what solo_group.h promises is done in meet.c (opening), group.c
+ * (breaking, closing), queue.c (collectives in order), mail.c (messages).
  *
  * Threads: `queue` and `fault` are guarded by `mutex`; collectives are done by whoever holds
  * `busy`. The group is freed by who gives the last reference: its owner or its threads. */
@@ -7,6 +7,8 @@
 #define SOLO_COMM_GROUP_H
 
 #include "comm/board.h"
+#include "comm/card.h"
+#include "comm/net.h"
 #include "os/thread.h"
 #include "solo_group.h"
 
@@ -19,22 +21,24 @@ struct mail;
 
 struct solo_group {
     uint32_t rank, world;
-    char name[GROUP_NAME_MAX], host[BOARD_HOST_MAX];
-    uint32_t forks; /* of this process when the group was prepared */
+    char name[GROUP_NAME_MAX];
+    uint32_t fork_count; /* of this process when the group was prepared */
     _Atomic uint32_t timeout_ms;
     _Atomic uint32_t references, aborted;
     _Atomic uint64_t sequence;
     bool connected;
 
     /* meeting */
-    uint8_t secret[BOARD_SECRET_BYTES];
-    char meeting[64];
-    int listen_fd;
+    struct card card;                      /* our own */
+    char token[2 * CARD_SECRET_BYTES + 1]; /* rank 0's secret */
+    int meeting_fd, listen_fd;
 
     /* who is where */
     struct board board; /* the ranks of this host; none if it is alone */
     uint32_t *locals;   /* their ranks in the group, ascending */
     uint32_t local_count, hosts;
+    struct net *net; /* all ranks, if some are on other hosts */
+    struct span *span;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -59,21 +63,12 @@ uint64_t group_deadline(const struct solo_group *group, uint32_t timeout_ms);
 void group_hold(struct solo_group *group);
 void group_release(struct solo_group *group);
 
+bool group_forked(const struct solo_group *group);
+uint32_t group_fork_count(void); /* of this process */
+
 /* queue.c: one operation now, on this thread, which holds `busy`. */
 int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us);
 /* queue.c: fails all that waits. */
 void group_drop_jobs(struct solo_group *group, int rc, const char *text);
-
-/* card.c: what a rank tells the others of itself. */
-struct card {
-    char host_id[80]; /* equal: one kernel and one network namespace */
-    char host[BOARD_HOST_MAX];
-    char meeting[64];
-    char secret[2 * BOARD_SECRET_BYTES + 1];
-    char addresses[256];
-};
-int card_write(const struct card *card, char out[SOLO_CARD_MAX]);
-int card_read(const char *text, struct card *out);
-int card_host_id(char out[80]);
 
 #endif

@@ -6,58 +6,11 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "comm/tube.h"
+#include "comm/mail_inside.h"
 #include "os/clock.h"
 #include "os/futex.h"
 
-enum frame_type {
-    FRAME_WHOLE = 1, /* a short message: tag, payload */
-    FRAME_OFFER,     /* a long one: tag, id, size */
-    FRAME_WANT,      /* send the message of this id */
-    FRAME_REFUSE,    /* of this id: `size` is what the receiver has room for */
-    FRAME_PIECE,     /* the next bytes of this id */
-};
-
-/* One posted send or receive. */
-struct post {
-    struct post *next;
-    bool receive;
-    uint32_t peer; /* rank in the group, or SOLO_ANY_SOURCE */
-    uint64_t tag, id, size, moved, begun_us, deadline_us;
-    uint8_t *bytes;
-    enum { POST_FRESH, POST_OFFERED, POST_MOVING, POST_ENDED } state;
-    solo_done_fn done;
-    void *context;
-    int rc;
-    char *text; /* of an error; owned */
-};
-
-/* A message that came before it was asked for. */
-struct letter {
-    struct letter *next;
-    uint32_t peer;
-    uint64_t tag, id, size;
-    bool offer; /* still with its sender */
-    uint8_t bytes[];
-};
-
-struct posts {
-    struct post *first, **end;
-};
-
-struct mail {
-    struct solo_group *group;
-    pthread_mutex_t mutex;
-    pthread_cond_t posted;
-    struct posts sends, receives, ended;
-    struct letter *letters, **letters_end;
-    uint64_t kept, next_id;
-    struct thread thread;
-    bool has_thread, closing;
-};
-
-/* ---- lists --------------------------------------------------------------------------------------
- */
+/* ---- lists -------------------------------------------------------------------------------------- */
 
 static void append(struct posts *list, struct post *post)
 {
@@ -85,125 +38,28 @@ static void end_post(struct mail *mail, struct posts *list, struct post **at, in
     append(&mail->ended, post);
 }
 
-/* ---- tubes
- * --------------------------------------------------------------------------------------- */
-
-#define TUBE_ROOM 8192u /* the power of two below BOARD_TUBE_BYTES less the head */
-_Static_assert(TUBE_ROOM + sizeof(struct tube) <= BOARD_TUBE_BYTES, "a tube fits its place");
-_Static_assert(MAIL_EAGER_MAX + 2 * sizeof(struct tube_frame) <= TUBE_ROOM, "a short one fits");
-
-static struct tube *tube_of(const struct board *board, uint32_t from, uint32_t to)
+void mail_end_send(struct mail *mail, struct post **at, int rc, const char *text)
 {
-    uint8_t *at = board->tubes + ((size_t)from * board->ranks + to) * BOARD_TUBE_BYTES;
-    return (struct tube *)(void *)at;
+    end_post(mail, &mail->sends, at, rc, text);
 }
 
-static void toll(struct board *board, uint32_t rank)
+void mail_end_receive(struct mail *mail, struct post **at, int rc, const char *text)
 {
-    struct line *bell = &board_desk(board, rank)->bell;
-    atomic_fetch_add(&bell->value, 1);
-    if (atomic_load(&bell->sleepers)) {
-        futex_wake(&bell->value, UINT32_MAX);
-    }
+    end_post(mail, &mail->receives, at, rc, text);
 }
 
-/* Group rank to board rank; the board holds them ascending. */
-static bool local_of(const struct board *board, uint32_t global, uint32_t *out)
-{
-    for (uint32_t i = 0; i < board->ranks; i++) {
-        if (board->global[i] == global) {
-            *out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool put(struct board *board, uint32_t to, const struct tube_frame *frame,
-                const void *payload)
-{
-    if (!tube_put(tube_of(board, board->rank, to), TUBE_ROOM, frame, payload)) {
-        return false;
-    }
-    toll(board, to);
-    return true;
-}
-
-/* ---- sending
- * ---------------------------------------------------------------------------------------- */
-
-static bool send_pieces(struct board *board, uint32_t to, struct post *post)
-{
-    bool moved = false;
-    while (post->moved < post->size) {
-        uint32_t room = tube_room(tube_of(board, board->rank, to), TUBE_ROOM);
-        uint64_t left = post->size - post->moved;
-        if (room == 0) {
-            break;
-        }
-        uint32_t bytes = left < room ? (uint32_t)left : room;
-        struct tube_frame frame = {.type = FRAME_PIECE, .bytes = bytes, .id = post->id};
-        if (!put(board, to, &frame, post->bytes + post->moved)) {
-            break;
-        }
-        post->moved += bytes;
-        moved = true;
-    }
-    return moved;
-}
-
-/* A send that has not begun must wait for earlier ones to the same rank: order is kept. */
-static bool send_step(struct mail *mail, struct post *post)
-{
-    struct board *board = &mail->group->board;
-    uint32_t to;
-    if (!local_of(board, post->peer, &to)) {
-        return false;
-    }
-    if (post->state == POST_FRESH && post->size <= MAIL_EAGER_MAX) {
-        struct tube_frame frame = {.type = FRAME_WHOLE,
-                                   .bytes = (uint32_t)post->size,
-                                   .tag = post->tag,
-                                   .size = post->size};
-        if (put(board, to, &frame, post->bytes)) {
-            post->state = POST_ENDED;
-            return true;
-        }
-    } else if (post->state == POST_FRESH) {
-        struct tube_frame frame = {
-            .type = FRAME_OFFER, .tag = post->tag, .id = post->id, .size = post->size};
-        if (put(board, to, &frame, NULL)) {
-            post->state = POST_OFFERED;
-            return true;
-        }
-    } else if (post->state == POST_MOVING) {
-        bool moved = send_pieces(board, to, post);
-        post->state = post->moved == post->size ? POST_ENDED : POST_MOVING;
-        return moved;
-    }
-    return false;
-}
-
-static bool waits_before(const struct mail *mail, const struct post *post)
-{
-    for (const struct post *at = mail->sends.first; at != post; at = at->next) {
-        if (at->peer == post->peer && at->state == POST_FRESH) {
-            return true;
-        }
-    }
-    return false;
-}
+/* ---- moving on ------------------------------------------------------------------------------------ */
 
 static bool send_all(struct mail *mail)
 {
     bool moved = false;
     for (struct post **at = &mail->sends.first; *at;) {
         struct post *post = *at;
-        if (post->state != POST_FRESH || !waits_before(mail, post)) {
-            moved |= send_step(mail, post);
+        if (post->state != POST_FRESH || mail_may_begin(mail, post)) {
+            moved |= mail->group->net ? net_mail_send(mail, post) : tube_mail_send(mail, post);
         }
         if (post->state == POST_ENDED) {
-            end_post(mail, &mail->sends, at, 0, NULL);
+            mail_end_send(mail, at, 0, NULL);
         } else {
             at = &post->next;
         }
@@ -211,236 +67,42 @@ static bool send_all(struct mail *mail)
     return moved;
 }
 
-/* ---- receiving
- * --------------------------------------------------------------------------------------- */
-
-static struct post **match(struct mail *mail, uint32_t from, uint64_t tag)
+/* With the mutex held, and the net entered if there is one. */
+static bool progress(struct mail *mail)
 {
-    for (struct post **at = &mail->receives.first; *at; at = &(*at)->next) {
-        const struct post *post = *at;
-        if (post->state == POST_FRESH && post->tag == tag &&
-            (post->peer == from || post->peer == SOLO_ANY_SOURCE)) {
-            return at;
+    bool moved = false, any = false;
+    do {
+        moved = mail_open_letters(mail);
+        moved |= mail->group->net ? false : tube_mail_receive(mail);
+        moved |= send_all(mail);
+        any |= moved;
+    } while (moved);
+    return any;
+}
+
+/* ---- what can go wrong ---------------------------------------------------------------------------- */
+
+static int fault_on_board(struct mail *mail, const struct post *post)
+{
+    const struct board *board = &mail->group->board;
+    TRY(board_broken(board));
+    for (uint32_t i = 0; i < board->ranks; i++) {
+        bool matters = i == post->peer || (post->peer == SOLO_ANY_SOURCE && i != board->rank);
+        if (matters && !tube_mail_pending(mail, i)) {
+            TRY(board_alive(board, i));
         }
     }
-    return NULL;
+    return 0;
 }
-
-static void end_unequal(struct mail *mail, struct post **at, uint32_t from, uint64_t size)
-{
-    char text[160];
-    snprintf(text, sizeof text,
-             "message with tag %" PRId64 " from rank %u has %" PRIu64
-             " bytes, the receive on rank %u expects %" PRIu64,
-             (int64_t)(*at)->tag, from, size, mail->group->rank, (*at)->size);
-    end_post(mail, &mail->receives, at, SOLO_EMISMATCH, text);
-}
-
-/* Answers an offer. False: the tube to its sender is full. */
-static bool answer(struct mail *mail, struct post **at, uint32_t from, uint64_t id, uint64_t size)
-{
-    struct board *board = &mail->group->board;
-    struct post *post = *at;
-    bool fits = post->size == size;
-    struct tube_frame frame = {
-        .type = fits ? FRAME_WANT : FRAME_REFUSE, .id = id, .size = post->size};
-    uint32_t to;
-    if (!local_of(board, from, &to) || !put(board, to, &frame, NULL)) {
-        return false;
-    }
-    post->peer = from;
-    if (fits) {
-        post->id = id;
-        post->state = POST_MOVING;
-    } else {
-        end_unequal(mail, at, from, size);
-    }
-    return true;
-}
-
-static bool keep(struct mail *mail, struct tube *tube, uint32_t from,
-                 const struct tube_frame *frame)
-{
-    if (mail->kept + frame->bytes > MAIL_KEPT_MAX) {
-        return false;
-    }
-    struct letter *letter = malloc(sizeof *letter + frame->bytes);
-    if (!letter) {
-        return false;
-    }
-    *letter = (struct letter){.peer = from,
-                              .tag = frame->tag,
-                              .id = frame->id,
-                              .size = frame->size,
-                              .offer = frame->type == FRAME_OFFER};
-    tube_take(tube, TUBE_ROOM, frame, letter->bytes);
-    mail->kept += frame->bytes;
-    *mail->letters_end = letter;
-    mail->letters_end = &letter->next;
-    return true;
-}
-
-static bool receive_whole(struct mail *mail, struct tube *tube, uint32_t from,
-                          const struct tube_frame *frame)
-{
-    struct post **at = match(mail, from, frame->tag);
-    if (!at) {
-        return keep(mail, tube, from, frame);
-    }
-    bool fits = (*at)->size == frame->size;
-    tube_take(tube, TUBE_ROOM, frame, fits ? (*at)->bytes : NULL);
-    (*at)->peer = from;
-    if (fits) {
-        end_post(mail, &mail->receives, at, 0, NULL);
-    } else {
-        end_unequal(mail, at, from, frame->size);
-    }
-    return true;
-}
-
-static bool receive_offer(struct mail *mail, struct tube *tube, uint32_t from,
-                          const struct tube_frame *frame)
-{
-    struct post **at = match(mail, from, frame->tag);
-    if (!at) {
-        return keep(mail, tube, from, frame);
-    }
-    if (!answer(mail, at, from, frame->id, frame->size)) {
-        return false;
-    }
-    tube_take(tube, TUBE_ROOM, frame, NULL);
-    return true;
-}
-
-static void receive_piece(struct mail *mail, struct tube *tube, uint32_t from,
-                          const struct tube_frame *frame)
-{
-    for (struct post **at = &mail->receives.first; *at; at = &(*at)->next) {
-        struct post *post = *at;
-        if (post->state != POST_MOVING || post->peer != from || post->id != frame->id ||
-            post->size - post->moved < frame->bytes) {
-            continue;
-        }
-        tube_take(tube, TUBE_ROOM, frame, post->bytes + post->moved);
-        post->moved += frame->bytes;
-        if (post->moved == post->size) {
-            end_post(mail, &mail->receives, at, 0, NULL);
-        }
-        return;
-    }
-    tube_take(tube, TUBE_ROOM, frame, NULL); /* of a receive that was given up */
-}
-
-static void receive_reply(struct mail *mail, uint32_t from, const struct tube_frame *frame)
-{
-    for (struct post **at = &mail->sends.first; *at; at = &(*at)->next) {
-        struct post *post = *at;
-        if (post->state != POST_OFFERED || post->peer != from || post->id != frame->id) {
-            continue;
-        }
-        if (frame->type == FRAME_WANT) {
-            post->state = POST_MOVING;
-        } else {
-            char text[160];
-            snprintf(text, sizeof text,
-                     "message with tag %" PRId64 " to rank %u has %" PRIu64
-                     " bytes, the receive there expects %" PRIu64,
-                     (int64_t)post->tag, from, post->size, frame->size);
-            end_post(mail, &mail->sends, at, SOLO_EMISMATCH, text);
-        }
-        return;
-    }
-}
-
-/* One frame of one tube; false: none, or it has to wait. */
-static bool receive_one(struct mail *mail, uint32_t local)
-{
-    struct board *board = &mail->group->board;
-    struct tube *tube = tube_of(board, local, board->rank);
-    struct tube_frame frame;
-    uint32_t from = board->global[local];
-    if (!tube_peek(tube, TUBE_ROOM, &frame)) {
-        return false;
-    }
-    switch ((enum frame_type)frame.type) {
-    case FRAME_WHOLE:
-        return receive_whole(mail, tube, from, &frame);
-    case FRAME_OFFER:
-        return receive_offer(mail, tube, from, &frame);
-    case FRAME_PIECE:
-        receive_piece(mail, tube, from, &frame);
-        return true;
-    case FRAME_WANT:
-    case FRAME_REFUSE:
-        tube_take(tube, TUBE_ROOM, &frame, NULL);
-        receive_reply(mail, from, &frame);
-        return true;
-    }
-    return false;
-}
-
-static bool receive_all(struct mail *mail)
-{
-    struct board *board = &mail->group->board;
-    bool moved = false;
-    for (uint32_t local = 0; local < board->ranks; local++) {
-        bool some = false;
-        while (local != board->rank && receive_one(mail, local)) {
-            some = true;
-        }
-        if (some) { /* its sender may be waiting for room */
-            toll(board, local);
-        }
-        moved |= some;
-    }
-    return moved;
-}
-
-/* Gives letters that came early to receives that were posted late. */
-static bool open_letters(struct mail *mail)
-{
-    bool moved = false;
-    for (struct letter **at = &mail->letters; *at;) {
-        struct letter *letter = *at;
-        struct post **post = match(mail, letter->peer, letter->tag);
-        if (!post ||
-            (letter->offer && !answer(mail, post, letter->peer, letter->id, letter->size))) {
-            at = &letter->next;
-            continue;
-        }
-        if (!letter->offer) {
-            (*post)->peer = letter->peer;
-            if ((*post)->size == letter->size) {
-                memcpy((*post)->bytes, letter->bytes, letter->size);
-                end_post(mail, &mail->receives, post, 0, NULL);
-            } else {
-                end_unequal(mail, post, letter->peer, letter->size);
-            }
-            mail->kept -= letter->size;
-        }
-        *at = letter->next;
-        mail->letters_end = mail->letters_end == &letter->next ? at : mail->letters_end;
-        free(letter);
-        moved = true;
-    }
-    return moved;
-}
-
-/* ---- what can go wrong
- * ---------------------------------------------------------------------------------- */
 
 static int fault_of(struct mail *mail, const struct post *post, uint64_t now_us)
 {
-    struct board *board = &mail->group->board;
     TRY(group_usable(mail->group));
-    TRY(board_broken(board));
-    for (uint32_t i = 0; i < board->ranks; i++) {
-        bool matters =
-            board->global[i] == post->peer || (post->peer == SOLO_ANY_SOURCE && i != board->rank);
-        struct tube_frame frame;
-        if (matters && !tube_peek(tube_of(board, i, board->rank), TUBE_ROOM, &frame)) {
-            TRY(board_alive(board, i));
-        }
+    if (mail->group->net) {
+        TRY(net_mail_reach(mail, post));
+        TRY(net_told_fault(mail->group->net));
+    } else {
+        TRY(fault_on_board(mail, post));
     }
     if (now_us <= post->deadline_us) {
         return 0;
@@ -460,30 +122,20 @@ static void end_faulty(struct mail *mail, struct posts *list, uint64_t now_us)
 {
     for (struct post **at = &list->first; *at;) {
         int rc = fault_of(mail, *at, now_us);
-        if (rc < 0) {
-            char text[SOLO_TEXT_MAX];
-            snprintf(text, sizeof text, "%s", err_text());
-            end_post(mail, list, at, rc, text);
-        } else {
+        if (rc == 0) {
             at = &(*at)->next;
+            continue;
         }
+        char text[SOLO_TEXT_MAX];
+        snprintf(text, sizeof text, "%s", err_text());
+        if (mail->group->net) {
+            net_mail_give_up(mail, *at);
+        }
+        end_post(mail, list, at, rc, text);
     }
 }
 
-/* ---- moving on
- * --------------------------------------------------------------------------------------------- */
-
-static bool progress(struct mail *mail)
-{
-    bool moved = false, any = false;
-    do {
-        moved = open_letters(mail);
-        moved |= receive_all(mail);
-        moved |= send_all(mail);
-        any |= moved;
-    } while (moved);
-    return any;
-}
+/* ---- the thread ----------------------------------------------------------------------------------- */
 
 /* With the mutex held, which is given up while callbacks run. */
 static void tell_ended(struct mail *mail)
@@ -499,29 +151,59 @@ static void tell_ended(struct mail *mail)
     }
 }
 
+static bool step(struct mail *mail, uint64_t now_us)
+{
+    bool moved = progress(mail);
+    end_faulty(mail, &mail->sends, now_us);
+    end_faulty(mail, &mail->receives, now_us);
+    return moved || mail->ended.first;
+}
+
+static void carry_on_board(struct mail *mail)
+{
+    const struct board *board = &mail->group->board;
+    struct line *bell = &board_desk(board, board->rank)->bell;
+    uint32_t rung = atomic_load(&bell->value);
+    uint64_t now_us = clock_us();
+    if (!step(mail, now_us)) {
+        pthread_mutex_unlock(&mail->mutex);
+        atomic_fetch_add(&bell->sleepers, 1);
+        futex_wait(&bell->value, rung, now_us + LINE_CHECK_US);
+        atomic_fetch_sub(&bell->sleepers, 1);
+        pthread_mutex_lock(&mail->mutex);
+    }
+}
+
+static void carry_on_net(struct mail *mail)
+{
+    struct net *net = mail->group->net;
+    pthread_mutex_unlock(&mail->mutex);
+    net_enter(net);
+    pthread_mutex_lock(&mail->mutex);
+    uint64_t now_us = clock_us();
+    bool moved = step(mail, now_us);
+    pthread_mutex_unlock(&mail->mutex);
+    net_resume(net, NET_MAIL);
+    net_turn(net, moved ? 0 : now_us + LINE_CHECK_US);
+    net_leave(net);
+    pthread_mutex_lock(&mail->mutex);
+}
+
 static void carry(void *context)
 {
     struct mail *mail = context;
     struct solo_group *group = mail->group;
-    struct line *bell = &board_desk(&group->board, group->board.rank)->bell;
     pthread_detach(pthread_self());
     pthread_mutex_lock(&mail->mutex);
     while (!mail->closing) {
-        if (!mail->sends.first && !mail->receives.first) {
+        if (!mail->sends.first && !mail->receives.first && !mail->ended.first) {
             pthread_cond_wait(&mail->posted, &mail->mutex);
             continue;
         }
-        uint32_t rung = atomic_load(&bell->value);
-        bool moved = progress(mail);
-        uint64_t now_us = clock_us();
-        end_faulty(mail, &mail->sends, now_us);
-        end_faulty(mail, &mail->receives, now_us);
-        if (!moved && !mail->ended.first) {
-            pthread_mutex_unlock(&mail->mutex);
-            atomic_fetch_add(&bell->sleepers, 1);
-            futex_wait(&bell->value, rung, now_us + LINE_CHECK_US);
-            atomic_fetch_sub(&bell->sleepers, 1);
-            pthread_mutex_lock(&mail->mutex);
+        if (group->net) {
+            carry_on_net(mail);
+        } else {
+            carry_on_board(mail);
         }
         tell_ended(mail);
     }
@@ -582,6 +264,12 @@ bool mail_idle(struct mail *mail, bool sends_only)
 
 void mail_hang_up(struct mail *mail, int rc, const char *text)
 {
+    struct net *net = mail->group->net;
+    if (net && (!mail_idle(mail, false))) { /* links hold the callers' memory */
+        net_enter(net);
+        net_drop(net, NET_MAIL);
+        net_leave(net);
+    }
     pthread_mutex_lock(&mail->mutex);
     mail->closing = true;
     while (mail->sends.first) {
@@ -636,9 +324,13 @@ static int post_message(struct solo_group *group, const struct post *model, uint
     }
     post->id = ++mail->next_id;
     append(post->receive ? &mail->receives : &mail->sends, post);
-    progress(mail);
     pthread_cond_signal(&mail->posted);
-    tell_ended(mail);
+    if (group->net) {
+        net_wake(group->net);
+    } else {
+        progress(mail); /* much can be done at once */
+        tell_ended(mail);
+    }
     pthread_mutex_unlock(&mail->mutex);
     return 0;
 }

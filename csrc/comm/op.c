@@ -24,7 +24,7 @@ static const struct {
     [SOLO_OP_ALLREDUCE] = {"all_reduce", ONE, ONE, ONE, ONE, true, false, true},
     [SOLO_OP_REDUCE] = {"reduce", ONE, ONE, ONE, NONE, true, true, true},
     [SOLO_OP_ALLGATHER] = {"all_gather", ONE, WORLD, ONE, WORLD, false, false, false},
-    [SOLO_OP_GATHER] = {"gather", ONE, WORLD, ONE, NONE, false, true, false},
+    [SOLO_OP_GATHER] = {"gather", ONE, WORLD, ONE, NONE, false, true, true},
     [SOLO_OP_SCATTER] = {"scatter", WORLD, ONE, NONE, ONE, false, true, false},
     [SOLO_OP_REDUCE_SCATTER] = {"reduce_scatter", WORLD, ONE, WORLD, ONE, true, false, false},
     [SOLO_OP_ALLTOALL] = {"all_to_all", WORLD, WORLD, WORLD, WORLD, false, false, false},
@@ -38,6 +38,11 @@ const char *solo_op_name(enum solo_op_kind kind)
 bool op_reduces(enum solo_op_kind kind)
 {
     return table[kind].reduces;
+}
+
+bool op_is_equal(enum solo_op_kind kind)
+{
+    return table[kind].equal;
 }
 
 bool op_has_root(enum solo_op_kind kind)
@@ -160,6 +165,19 @@ struct reduce op_reduce(const struct solo_op *op, uint32_t world)
                            .dtype = op->dtype,
                            .divisor = world,
                            .factor = op->factor};
+}
+
+bool op_own_copy(const struct solo_op *op, uint32_t rank, struct solo_part *from,
+                 struct solo_part *to)
+{
+    bool gathers = op->kind == SOLO_OP_ALLGATHER || op->kind == SOLO_OP_GATHER;
+    bool scatters = op->kind == SOLO_OP_SCATTER;
+    if (!(gathers || scatters || op->kind == SOLO_OP_ALLTOALL) || !op->in_count || !op->out_count) {
+        return false;
+    }
+    *from = op->in[gathers ? 0 : rank];
+    *to = op->out[scatters ? 0 : rank];
+    return from->bytes != to->bytes && from->count > 0;
 }
 
 void op_text(const struct op_header *header, char out[OP_TEXT_MAX])

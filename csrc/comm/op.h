@@ -28,8 +28,13 @@ struct op_header op_header_of(const struct solo_op *op, uint64_t sequence);
 
 bool op_reduces(enum solo_op_kind kind);
 bool op_has_root(enum solo_op_kind kind);
+bool op_is_equal(enum solo_op_kind kind);    /* every rank's part has the same length */
 uint64_t op_bytes(const struct solo_op *op); /* of the largest part */
 struct reduce op_reduce(const struct solo_op *op, uint32_t world);
+
+/* What a rank gives itself: true if there is something to copy. */
+bool op_own_copy(const struct solo_op *op, uint32_t rank, struct solo_part *from,
+                 struct solo_part *to);
 
 /* "all_reduce #12 of 1000 float32, SUM" */
 void op_text(const struct op_header *header, char out[OP_TEXT_MAX]);

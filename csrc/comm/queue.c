@@ -8,6 +8,7 @@
 #include "comm/group.h"
 #include "comm/local.h"
 #include "comm/op.h"
+#include "comm/span.h"
 #include "comm/window.h"
 #include "os/clock.h"
 
@@ -26,6 +27,8 @@ int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t d
     int rc = 0;
     if (group->world == 1) {
         local_run(op);
+    } else if (group->net) {
+        rc = span_run(group->span, op, sequence, deadline_us, &group->aborted);
     } else {
         rc = window_run(&group->board, op, sequence, deadline_us, &group->aborted);
     }

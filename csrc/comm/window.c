@@ -493,21 +493,6 @@ static int run_exchange(const struct window_wait *wait, const struct solo_op *op
     return exchange(&x);
 }
 
-/* What a rank gives itself. */
-static void copy_own(const struct solo_op *op, uint32_t rank, size_t element)
-{
-    bool gathers = op->kind == SOLO_OP_ALLGATHER || op->kind == SOLO_OP_GATHER;
-    bool scatters = op->kind == SOLO_OP_SCATTER;
-    if (!(gathers || scatters || op->kind == SOLO_OP_ALLTOALL) || !op->in_count || !op->out_count) {
-        return;
-    }
-    const struct solo_part *from = &op->in[gathers ? 0 : rank];
-    const struct solo_part *to = &op->out[scatters ? 0 : rank];
-    if (from->bytes != to->bytes && from->count) {
-        memmove(to->bytes, from->bytes, from->count * element);
-    }
-}
-
 int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
                uint64_t deadline_us, const _Atomic uint32_t *aborted)
 {
@@ -517,7 +502,10 @@ int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
                                .deadline_us = deadline_us,
                                .aborted = aborted};
     struct reduce reduce = op_reduce(op, board->ranks);
-    copy_own(op, board->rank, solo_dtype_bytes(op->dtype));
+    struct solo_part from, to;
+    if (op_own_copy(op, board->rank, &from, &to)) {
+        memmove(to.bytes, from.bytes, from.count * solo_dtype_bytes(op->dtype));
+    }
     bool large = op->kind == SOLO_OP_ALLREDUCE || op->kind == SOLO_OP_REDUCE
                      ? op_bytes(op) > ONE_SHOT_BYTES
                      : false;

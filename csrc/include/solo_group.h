@@ -82,6 +82,7 @@ struct solo_group_config {
     const char *name;    /* for messages; NULL: "group" */
     const char
         *store_host; /* a host that all ranks reach: the route to it is our address; NULL: none */
+    const char *host_id;   /* ranks with equal ones share memory; NULL: the kernel's own */
     const char *interface; /* names, addresses or ^exclusions, comma-separated; NULL: by route */
 };
 

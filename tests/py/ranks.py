@@ -17,6 +17,9 @@ import torch.distributed as dist
 
 from solo import backend
 
+# More than one: ranks are told apart as if on so many hosts, and meet over TCP.
+HOSTS = int(os.environ.get("SOLO_TEST_HOSTS", "1"))
+
 Body = Callable[[int, int], Any]
 
 
@@ -68,6 +71,8 @@ def _rank(
     body: Body, rank: int, world: int, store: str, timeout_s: float, name: str, pipe: Connection
 ) -> None:
     torch.set_num_threads(1)
+    if HOSTS > 1:
+        os.environ["SOLO_HOST_ID"] = f"host-{rank % HOSTS}"
     backend.register()
     try:
         dist.init_process_group(

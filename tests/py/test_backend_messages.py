@@ -91,13 +91,13 @@ def test_lengths_that_differ_are_an_error_that_names_both() -> None:
     def body(rank: int, world: int) -> None:
         if rank == 0:
             dist.send(torch.empty(10), 1)
-            with pytest.raises(RuntimeError, match=r"40000 bytes.*expects 80000"):
-                dist.send(torch.empty(10000), 1)
+            with pytest.raises(RuntimeError, match=r"400000 bytes.*expects 800000"):
+                dist.send(torch.empty(100000), 1)
         else:
             with pytest.raises(RuntimeError, match=r"rank 0 has 40 bytes.*expects 80"):
                 dist.recv(torch.empty(20), 0)
-            with pytest.raises(RuntimeError, match=r"rank 0 has 40000 bytes.*expects 80000"):
-                dist.recv(torch.empty(20000), 0)
+            with pytest.raises(RuntimeError, match=r"rank 0 has 400000 bytes.*expects 800000"):
+                dist.recv(torch.empty(200000), 0)
         dist.barrier()
 
     run(body, 2)

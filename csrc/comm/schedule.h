@@ -1,0 +1,64 @@
+/* schedule.h - who sends what to whom in a collective between hosts: pure, so that every order
+ * of arrival and hundreds of ranks are tested without a socket.
+ *
+ * A collective is cut in pieces, which go one behind the other like beads, several at a time;
+ * a piece takes one stage or two. In a stage a rank sends and receives; when it has all it
+ * receives it may reduce, and then the next stage begins. Two ways:
+ *
+ *   whole   every part goes straight to who needs it; reductions are made where they are
+ *           wanted. One stage: one latency, and for two ranks no byte too many.
+ *   owners  each rank owns a slice. First all send an owner its slice and it reduces (or the
+ *           root deals the slices out); then the owners send it to all who want it. Two
+ *           latencies, 2 (W - 1) / W of the bytes, nobody sends more than others.
+ *
+ * Sums are always in rank order, by one rank per element. */
+#ifndef SOLO_COMM_SCHEDULE_H
+#define SOLO_COMM_SCHEDULE_H
+
+#include "comm/op.h"
+
+#define SCHEDULE_PIECE_BYTES (256u << 10) /* of one transfer that is reduced */
+#define SCHEDULE_WHOLE_BYTES (32u << 10)  /* up to here one latency beats fewer bytes */
+#define SCHEDULE_STAGES      2u
+
+enum place { PLACE_IN, PLACE_OUT, PLACE_SCRATCH };
+
+/* One transfer: `bytes` at `offset` of part number `part` (of the piece's scratch). */
+struct move {
+    uint32_t peer;
+    enum place place;
+    uint32_t part;
+    uint64_t offset, bytes;
+};
+
+/* What is done when a stage has all it receives: source i is at in[in_part] + in_offset for this
+ * rank itself, else at scratch + i * stride. */
+struct merge {
+    uint32_t in_part;
+    uint64_t in_offset, out_offset, stride, bytes;
+};
+
+struct schedule {
+    const struct solo_op *op; /* borrowed; NULL lists where a rank has none */
+    uint32_t rank, world;
+    size_t element;
+    enum { WAY_WHOLE, WAY_OWNERS } way;
+    uint32_t stages, pieces;
+    uint64_t piece_bytes;   /* of one transfer */
+    uint64_t scratch_bytes; /* that a piece needs */
+    bool keeps_input; /* what is sent lies where the result goes: no merge before it is sent */
+};
+
+/* The op passed op_check. Every rank of the group comes to the same way and pieces. */
+void schedule_init(struct schedule *schedule, const struct solo_op *op, uint32_t rank,
+                   uint32_t world);
+
+/* At most `world` moves each. */
+uint32_t schedule_sends(const struct schedule *schedule, uint32_t piece, uint32_t stage,
+                        struct move *out);
+uint32_t schedule_receives(const struct schedule *schedule, uint32_t piece, uint32_t stage,
+                           struct move *out);
+bool schedule_merges(const struct schedule *schedule, uint32_t piece, uint32_t stage,
+                     struct merge *out);
+
+#endif

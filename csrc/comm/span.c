@@ -1,0 +1,535 @@
+#include "comm/span.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "comm/schedule.h"
+#include "os/clock.h"
+
+/* One transfer that is awaited, by (stage, sender). */
+struct slot {
+    uint8_t *at;
+    uint64_t bytes, got;
+    bool awaited;
+};
+
+/* One transfer to be sent. */
+struct parcel {
+    const uint8_t *at;
+    uint64_t bytes, sent;
+    uint32_t piece, stage;
+    bool begun;
+};
+
+/* A piece under way. */
+struct bead {
+    uint32_t stage;
+    uint32_t awaited[SCHEDULE_STAGES]; /* transfers not received whole */
+    uint32_t unsent;                   /* frames handed to links or to be handed */
+    bool merged;
+};
+
+/* What is queued for one rank: a ring of parcels. */
+struct outgoing {
+    uint32_t first, count;
+    uint64_t ahead; /* bytes handed over and not sent */
+};
+
+struct span {
+    struct net *net;
+    uint32_t rank, world;
+
+    /* of the collective under way */
+    const struct solo_op *op;
+    struct schedule schedule;
+    struct op_header header;
+    uint32_t depth, base, begun; /* pieces: [base, begun) are under way */
+    uint32_t parcels_left;       /* queued, all ranks */
+    uint32_t frames_left;        /* handed to links, all ranks */
+    int rc;
+    char text[SOLO_TEXT_MAX];
+
+    /* memory, grown as needed */
+    struct bead *beads;
+    struct slot *slots;     /* [depth][stages][world] */
+    struct parcel *parcels; /* [world][parcels_each] */
+    struct outgoing *outgoing;
+    struct move *moves;
+    const void **sources;
+    uint8_t *scratch;
+    uint32_t beads_held, parcels_each;
+    uint64_t scratch_held;
+};
+
+#define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */
+
+static struct bead *bead_of(const struct span *x, uint32_t piece)
+{
+    return &x->beads[piece % x->depth];
+}
+
+static struct slot *slot_of(const struct span *x, uint32_t piece, uint32_t stage, uint32_t from)
+{
+    return &x->slots[((piece % x->depth) * SCHEDULE_STAGES + stage) * x->world + from];
+}
+
+static uint8_t *scratch_of(const struct span *x, uint32_t piece)
+{
+    return x->scratch + (piece % x->depth) * x->schedule.scratch_bytes;
+}
+
+static uint8_t *address(const struct span *x, uint32_t piece, const struct move *move)
+{
+    switch (move->place) {
+    case PLACE_IN:
+        return x->op->in ? (uint8_t *)x->op->in[move->part].bytes + move->offset : NULL;
+    case PLACE_OUT:
+        return x->op->out ? (uint8_t *)x->op->out[move->part].bytes + move->offset : NULL;
+    case PLACE_SCRATCH:
+        return scratch_of(x, piece) + move->offset;
+    }
+    return NULL;
+}
+
+static void fail(struct span *x, int rc, const char *text)
+{
+    if (x->rc == 0) {
+        x->rc = rc;
+        snprintf(x->text, sizeof x->text, "%s", text);
+    }
+}
+
+/* ---- the header of a frame says which collective it is of ----------------------------------------- */
+
+static uint64_t told_count(const struct span *x, uint64_t transfer_bytes)
+{
+    return op_is_equal(x->op->kind) ? x->header.count : transfer_bytes;
+}
+
+static struct frame frame_of(const struct span *x, uint32_t piece, uint32_t stage,
+                             uint64_t transfer_bytes, uint64_t offset)
+{
+    return (struct frame){.type = FRAME_GROUP,
+                          .flags = transfer_bytes ? 0 : NET_EMPTY,
+                          .epoch = {told_count(x, transfer_bytes),
+                                    x->header.kind | x->header.dtype << 8 | x->header.reduce << 16},
+                          .round = x->header.sequence,
+                          .attempt = stage | x->header.root << 8,
+                          .chunk = piece,
+                          .extra = offset};
+}
+
+static struct op_header header_in(const struct frame *frame)
+{
+    return (struct op_header){.sequence = frame->round,
+                              .count = frame->epoch.incarnation,
+                              .kind = frame->epoch.counter & 255,
+                              .dtype = frame->epoch.counter >> 8 & 255,
+                              .reduce = frame->epoch.counter >> 16 & 255,
+                              .root = frame->attempt >> 8};
+}
+
+static void fail_differs(struct span *x, uint32_t from, const struct frame *frame)
+{
+    char mine[OP_TEXT_MAX], theirs[OP_TEXT_MAX], text[SOLO_TEXT_MAX];
+    struct op_header header = header_in(frame);
+    op_text(&x->header, mine);
+    op_text(&header, theirs);
+    snprintf(text, sizeof text, "ranks do different things: rank %u calls %s, rank %u calls %s",
+             x->rank, mine, from, theirs);
+    fail(x, SOLO_EMISMATCH, text);
+}
+
+static void fail_in_length(struct span *x, uint32_t from, uint64_t sent, uint64_t wanted)
+{
+    char op[OP_TEXT_MAX], text[SOLO_TEXT_MAX];
+    op_text(&x->header, op);
+    snprintf(text, sizeof text,
+             "%s: rank %u gives %" PRIu64 " elements, rank %u has room for %" PRIu64, op, from,
+             sent / x->schedule.element, x->rank, wanted / x->schedule.element);
+    fail(x, SOLO_EMISMATCH, text);
+}
+
+/* 0: it is of the collective under way. */
+static int judge(struct span *x, uint32_t from, const struct frame *frame)
+{
+    if (!x->op || frame->round > x->header.sequence) {
+        return SOLO_EAGAIN;
+    }
+    struct op_header theirs = header_in(frame);
+    theirs.factor = x->header.factor; /* not in the frame */
+    bool equal = op_is_equal(x->op->kind);
+    theirs.count = equal ? theirs.count : x->header.count;
+    if (!op_same(&x->header, &theirs)) {
+        fail_differs(x, from, frame);
+        return 1;
+    }
+    if (frame->chunk >= x->begun) {
+        return frame->chunk < x->schedule.pieces
+                   ? SOLO_EAGAIN
+                   : err_set(SOLO_EPEER, "rank %u sent piece %u of %u", from, frame->chunk,
+                             x->schedule.pieces);
+    }
+    return 0;
+}
+
+static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
+{
+    static uint8_t nowhere[8];
+    struct span *x = context;
+    int rc = judge(x, from, frame);
+    if (rc != 0) {
+        return rc;
+    }
+    uint32_t stage = frame->attempt & 255;
+    struct slot *slot = stage < x->schedule.stages && frame->chunk >= x->base
+                            ? slot_of(x, frame->chunk, stage, from)
+                            : NULL;
+    if (!slot || !slot->awaited) {
+        return err_set(SOLO_EPEER, "rank %u sent a part that is not its to send", from);
+    }
+    uint64_t told = op_is_equal(x->op->kind) ? slot->bytes : frame->epoch.incarnation;
+    bool empty = frame->flags & NET_EMPTY;
+    if (told != slot->bytes || empty != (slot->bytes == 0)) {
+        fail_in_length(x, from, told, slot->bytes);
+        return 1;
+    }
+    if (empty) {
+        *room_out = nowhere;
+        return frame->size <= sizeof nowhere ? 0 : SOLO_EPEER;
+    }
+    if (frame->extra > slot->bytes || frame->size > slot->bytes - frame->extra) {
+        return err_set(SOLO_EPEER, "rank %u sent bytes beyond the end of a part", from);
+    }
+    *room_out = slot->at + frame->extra;
+    return 0;
+}
+
+/* ---- pieces move on --------------------------------------------------------------------------------- */
+
+static void enqueue(struct span *x, uint32_t piece, uint32_t stage)
+{
+    uint32_t count = schedule_sends(&x->schedule, piece, stage, x->moves);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct move *move = &x->moves[i];
+        struct outgoing *out = &x->outgoing[move->peer];
+        uint32_t at = (out->first + out->count++) % x->parcels_each;
+        x->parcels[move->peer * x->parcels_each + at] = (struct parcel){
+            .at = address(x, piece, move), .bytes = move->bytes, .piece = piece, .stage = stage};
+        bead_of(x, piece)->unsent++;
+        x->parcels_left++;
+    }
+}
+
+static void begin_piece(struct span *x)
+{
+    uint32_t piece = x->begun++;
+    struct bead *bead = bead_of(x, piece);
+    *bead = (struct bead){0};
+    memset(slot_of(x, piece, 0, 0), 0, SCHEDULE_STAGES * x->world * sizeof(struct slot));
+    for (uint32_t stage = 0; stage < x->schedule.stages; stage++) {
+        bead->awaited[stage] = schedule_receives(&x->schedule, piece, stage, x->moves);
+        for (uint32_t i = 0; i < bead->awaited[stage]; i++) {
+            *slot_of(x, piece, stage, x->moves[i].peer) = (struct slot){
+                .at = address(x, piece, &x->moves[i]), .bytes = x->moves[i].bytes, .awaited = true};
+        }
+    }
+    enqueue(x, piece, 0);
+}
+
+static void merge(struct span *x, uint32_t piece, uint32_t stage)
+{
+    struct merge merge;
+    if (!schedule_merges(&x->schedule, piece, stage, &merge)) {
+        return;
+    }
+    struct reduce reduce = op_reduce(x->op, x->world);
+    uint8_t *scratch = scratch_of(x, piece);
+    for (uint32_t i = 0; i < x->world; i++) {
+        x->sources[i] = scratch + i * merge.stride;
+    }
+    x->sources[x->rank] = (uint8_t *)x->op->in[merge.in_part].bytes + merge.in_offset;
+    uint8_t *out = merge.out_offset == UINT64_MAX
+                       ? scratch + x->rank * merge.stride
+                       : (uint8_t *)x->op->out[0].bytes + merge.out_offset;
+    reduce_n(&reduce, out, x->sources, x->world, merge.bytes / x->schedule.element, REDUCE_CACHED);
+}
+
+/* Takes a piece as far as it can go. */
+static void advance(struct span *x, uint32_t piece)
+{
+    struct bead *bead = bead_of(x, piece);
+    while (bead->stage < x->schedule.stages && bead->awaited[bead->stage] == 0) {
+        if (x->schedule.keeps_input && bead->unsent) {
+            return;
+        }
+        merge(x, piece, bead->stage);
+        bead->stage++;
+        if (bead->stage < x->schedule.stages) {
+            enqueue(x, piece, bead->stage);
+        }
+    }
+}
+
+static bool piece_done(const struct span *x, uint32_t piece)
+{
+    const struct bead *bead = bead_of(x, piece);
+    return bead->stage == x->schedule.stages && bead->unsent == 0;
+}
+
+/* Lets new pieces in behind those that are done. */
+static void roll(struct span *x)
+{
+    uint32_t had = x->begun;
+    while (x->base < x->begun && piece_done(x, x->base)) {
+        x->base++;
+    }
+    while (x->begun < x->schedule.pieces && x->begun - x->base < x->depth) {
+        begin_piece(x);
+        advance(x, x->begun - 1);
+    }
+    if (x->begun != had) {
+        net_resume(x->net, NET_COLLECTIVE);
+    }
+}
+
+static int on_frame(void *context, uint32_t from, const struct frame *frame, const void *payload)
+{
+    struct span *x = context;
+    (void)payload;
+    struct slot *slot = slot_of(x, frame->chunk, frame->attempt & 255, from);
+    slot->got += frame->flags & NET_EMPTY ? 0 : frame->size;
+    if (slot->got == slot->bytes && slot->awaited) {
+        slot->awaited = false;
+        bead_of(x, frame->chunk)->awaited[frame->attempt & 255]--;
+        advance(x, frame->chunk);
+    }
+    return 0;
+}
+
+static void on_sent(void *context, uint32_t to, uint64_t tag)
+{
+    struct span *x = context;
+    uint32_t piece = (uint32_t)tag;
+    x->frames_left--;
+    x->outgoing[to].ahead -= tag >> 32;
+    bead_of(x, piece)->unsent--;
+    advance(x, piece);
+}
+
+/* ---- sending ------------------------------------------------------------------------------------------- */
+
+static int send_frame(struct span *x, uint32_t to, struct parcel *parcel)
+{
+    static const uint8_t nothing = 0;
+    uint64_t left = parcel->bytes - parcel->sent;
+    size_t size = left < SPAN_FRAME_BYTES ? (size_t)left : SPAN_FRAME_BYTES;
+    struct frame frame = frame_of(x, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
+    const void *payload = parcel->bytes ? parcel->at + parcel->sent : &nothing;
+    size_t wire = parcel->bytes ? size : 1;
+    uint64_t tag = (uint64_t)wire << 32 | parcel->piece;
+    TRY(net_send(x->net, to, NET_COLLECTIVE, &frame, payload, wire, tag));
+    parcel->sent += size;
+    x->outgoing[to].ahead += wire;
+    x->frames_left++;
+    bead_of(x, parcel->piece)->unsent++;
+    return 0;
+}
+
+static int pump_to(struct span *x, uint32_t to)
+{
+    struct outgoing *out = &x->outgoing[to];
+    while (out->count && out->ahead < SPAN_AHEAD_BYTES) {
+        struct parcel *parcel = &x->parcels[to * x->parcels_each + out->first];
+        int rc = send_frame(x, to, parcel);
+        if (rc < 0) {
+            return rc == SOLO_EAGAIN ? 0 : rc;
+        }
+        if (parcel->sent == parcel->bytes) {
+            bead_of(x, parcel->piece)->unsent--; /* the parcel itself; its frames still count */
+            x->parcels_left--;
+            out->first = (out->first + 1) % x->parcels_each;
+            out->count--;
+        }
+    }
+    return 0;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------- */
+
+static bool owes(const struct span *x, uint32_t rank)
+{
+    for (uint32_t piece = x->base; piece < x->begun; piece++) {
+        for (uint32_t stage = 0; stage < x->schedule.stages; stage++) {
+            if (slot_of(x, piece, stage, rank)->awaited) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Links that are needed: made, and seen to be alive. */
+static int tend(struct span *x)
+{
+    for (uint32_t i = 1; i < x->world; i++) {
+        uint32_t rank = (x->rank + i) % x->world;
+        bool busy = x->outgoing[rank].count || x->outgoing[rank].ahead;
+        if (busy || owes(x, rank)) {
+            TRY(net_reach(x->net, rank, NET_COLLECTIVE));
+            TRY(pump_to(x, rank));
+        }
+    }
+    return 0;
+}
+
+static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
+{
+    char op[OP_TEXT_MAX], late[192] = "";
+    size_t used = 0;
+    op_text(&x->header, op);
+    for (uint32_t i = 0; i < x->world && used + 80 < sizeof late; i++) {
+        if (i != x->rank && (owes(x, i) || x->outgoing[i].count || x->outgoing[i].ahead)) {
+            used += (size_t)snprintf(late + used, sizeof late - used, "%srank %u (%s)",
+                                     used ? ", " : "", i, net_host(x->net, i));
+        }
+    }
+    return err_set(SOLO_ETIMEDOUT, "%s: Timed out after %.1f s waiting for %s", op,
+                   (double)(now_us - begun_us) / 1e6, late);
+}
+
+#define LOOK_US 10000u /* how often the abort flag and the deadline are looked at */
+
+static int go_on(struct span *x, uint64_t deadline_us, const _Atomic uint32_t *aborted)
+{
+    uint64_t begun_us = clock_us();
+    roll(x);
+    while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left) {
+        TRY(tend(x));
+        uint64_t now_us = clock_us();
+        if (now_us > deadline_us) {
+            return too_late(x, begun_us, now_us);
+        }
+        TRY(net_turn(x->net, now_us + LOOK_US));
+        roll(x);
+        if (x->rc) {
+            return err_set(x->rc, "%s", x->text);
+        }
+        TRY(net_told_fault(x->net));
+        if (atomic_load(aborted)) {
+            return err_set(SOLO_EABORTED, "aborted");
+        }
+    }
+    return 0;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------- */
+
+static int grow(void **at, size_t size)
+{
+    void *larger = realloc(*at, size);
+    if (!larger) {
+        return err_set(SOLO_ENOMEM, "no memory for a collective: %zu bytes", size);
+    }
+    *at = larger;
+    return 0;
+}
+
+static int make_room(struct span *x)
+{
+    const struct schedule *s = &x->schedule;
+    uint64_t each = s->scratch_bytes ? s->scratch_bytes : s->piece_bytes * x->world;
+    uint64_t depth = SPAN_SCRATCH_BYTES / (each ? each : 1);
+    depth = depth < 2 ? 2 : depth > SPAN_DEPTH_MAX ? SPAN_DEPTH_MAX : depth;
+    x->depth = s->pieces < depth ? s->pieces : (uint32_t)depth;
+    if (x->depth > x->beads_held) {
+        size_t slots = (size_t)x->depth * SCHEDULE_STAGES * x->world;
+        TRY(grow((void **)&x->beads, x->depth * sizeof *x->beads));
+        TRY(grow((void **)&x->slots, slots * sizeof *x->slots));
+        uint32_t parcels = x->depth * SCHEDULE_STAGES;
+        TRY(grow((void **)&x->parcels, (size_t)parcels * x->world * sizeof *x->parcels));
+        x->beads_held = x->depth;
+        x->parcels_each = parcels;
+    }
+    if (x->depth * s->scratch_bytes > x->scratch_held) {
+        TRY(grow((void **)&x->scratch, x->depth * s->scratch_bytes));
+        x->scratch_held = x->depth * s->scratch_bytes;
+    }
+    return 0;
+}
+
+int span_new(struct net *net, uint32_t rank, uint32_t world, struct span **out)
+{
+    static const struct net_calls calls = {on_place, on_frame, on_sent};
+    struct span *x = calloc(1, sizeof *x);
+    if (x) {
+        x->outgoing = calloc(world, sizeof *x->outgoing);
+        x->moves = calloc(world, sizeof *x->moves);
+        x->sources = calloc(world, sizeof *x->sources);
+    }
+    if (!x || !x->outgoing || !x->moves || !x->sources) {
+        span_free(x);
+        return err_set(SOLO_ENOMEM, "no memory for %u ranks", world);
+    }
+    x->net = net;
+    x->rank = rank;
+    x->world = world;
+    net_serve(net, NET_COLLECTIVE, &calls, x);
+    *out = x;
+    return 0;
+}
+
+void span_free(struct span *x)
+{
+    if (x) {
+        free(x->beads);
+        free(x->slots);
+        free(x->parcels);
+        free(x->outgoing);
+        free(x->moves);
+        free(x->sources);
+        free(x->scratch);
+        free(x);
+    }
+}
+
+uint64_t span_bytes(const struct span *x)
+{
+    return x->scratch_held;
+}
+
+/* ---- one collective ---------------------------------------------------------------------------------------- */
+
+int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
+             const _Atomic uint32_t *aborted)
+{
+    x->op = op;
+    x->header = op_header_of(op, sequence);
+    x->base = x->begun = x->parcels_left = x->frames_left = 0;
+    memset(x->outgoing, 0, x->world * sizeof *x->outgoing);
+    schedule_init(&x->schedule, op, x->rank, x->world);
+    struct solo_part from, to;
+    if (op_own_copy(op, x->rank, &from, &to)) {
+        memmove(to.bytes, from.bytes, from.count * x->schedule.element);
+    }
+    int rc = make_room(x);
+    net_enter(x->net);
+    if (rc == 0) {
+        net_resume(x->net, NET_COLLECTIVE);
+        rc = go_on(x, deadline_us, aborted);
+    }
+    x->op = NULL;
+    if (rc < 0) {
+        char text[SOLO_TEXT_MAX];
+        snprintf(text, sizeof text, "%s", err_text());
+        net_tell_fault(x->net, rc, text);
+        net_drop(x->net, NET_COLLECTIVE); /* links still borrow the caller's memory */
+        rc = err_set(rc, "%s", text);
+    }
+    net_leave(x->net);
+    return rc;
+}

@@ -1,0 +1,31 @@
+/* span.h - does a collective between hosts: follows a schedule over the links of a net.
+ *
+ * Receives go straight to where they are needed. A frame that is early (of a later collective,
+ * or a piece this rank has not come to) stays with the kernel until it is wanted, so what is
+ * held never exceeds SPAN_SCRATCH_BYTES beside the tensors.
+ *
+ * Threads: one at a time. */
+#ifndef SOLO_COMM_SPAN_H
+#define SOLO_COMM_SPAN_H
+
+#include "comm/net.h"
+#include "comm/op.h"
+
+#define SPAN_SCRATCH_BYTES (32u << 20)
+#define SPAN_DEPTH_MAX     64u /* pieces under way */
+#define SPAN_FRAME_BYTES   (256u << 10)
+#define SPAN_AHEAD_BYTES   (8u << 20) /* handed to one link and not yet sent */
+
+struct span; /* its working memory, kept between collectives */
+
+int span_new(struct net *net, uint32_t rank, uint32_t world, struct span **out);
+void span_free(struct span *span); /* before the net; NULL is allowed */
+
+/* Does a collective whose arguments passed op_check. After an error the net's collective links
+ * are of no use any more, and the other ranks have been told. */
+int span_run(struct span *span, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
+             const _Atomic uint32_t *aborted);
+
+uint64_t span_bytes(const struct span *span);
+
+#endif
