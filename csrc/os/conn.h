@@ -53,8 +53,9 @@ struct conn_config {
  * Gives *out: conn_free. */
 int conn_dial(const struct conn_config *config, const struct solo_url *to, struct conn **out);
 
-/* The same over shared memory, to the door that has this port on this host. SOLO_ENOENT: there
- * is none (conn_dial then). */
+/* The same over shared memory, to the door that has this port on this host. Its local name has
+ * the scope of the network namespace, as the port has, and a segment that both have mapped is
+ * the proof of one host. SOLO_ENOENT: there is none (conn_dial then). */
 int conn_dial_local(const struct conn_config *config, uint16_t port, struct conn **out);
 
 /* The other side of an accepted socket (TCP or AF_UNIX), which it takes, also on an error.

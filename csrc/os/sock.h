@@ -6,9 +6,10 @@
 
 #include "os/addr.h"
 
-#define SOCK_BACKLOG         512
-#define SOCK_UNSENT_BYTES    (256u << 10) /* TCP_NOTSENT_LOWAT: more than this never waits unsent */
-#define SOCK_USER_TIMEOUT_MS 20000u       /* unacknowledged for so long: the connection is dead */
+#define SOCK_BACKLOG      512
+#define SOCK_UNSENT_BYTES (256u << 10) /* TCP_NOTSENT_LOWAT: more than this never waits unsent */
+#define SOCK_USER_TIMEOUT_MS                                                                       \
+    20000u /* unacknowledged, or the window shut, for so long: it is dead */
 
 /* Listens on url->host ("", "*", "0.0.0.0", "::": every address, v4 and v6) and port (0: any
  * free one; *port_out says which). SOLO_EINUSE: the text names who holds the port, where that

@@ -1,3 +1,4 @@
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -228,4 +229,23 @@ TEST(the_host_tells_who_and_how_large_it_is)
     CHECK_EQ(host_random(random[0], 32), 0);
     CHECK_EQ(host_random(random[1], 32), 0);
     CHECK(memcmp(random[0], random[1], 32) != 0);
+}
+
+TEST(a_connection_is_watched_for_a_vanished_host_and_its_buffers_are_left_to_the_kernel)
+{
+    struct solo_url any = {.host = "127.0.0.1"};
+    enum solo_reach reach;
+    int listener = -1, fd = -1, value = 0;
+    socklen_t size = sizeof value;
+    CHECK_EQ(sock_listen(&any, &listener, &any.port), 0);
+    CHECK_EQ(sock_connect_blocking(&any, clock_us() + 5000000, &fd, &reach), 0);
+    CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size), 0);
+    CHECK_EQ(value, SOCK_USER_TIMEOUT_MS);
+    CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+    CHECK(value);
+    CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, &size), 0);
+    CHECK(value);
+    CHECK(sock_send_bytes_max() > 0);
+    close(fd);
+    close(listener);
 }
