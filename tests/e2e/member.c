@@ -155,6 +155,9 @@ static int wait_for(struct solo *solo, struct solo_handle *handle, struct solo_r
         if (rc != SOLO_EAGAIN) {
             return rc;
         }
+        if (asked_to_leave && waits == 5) {
+            solo_leave(solo, 0, "terminated"); /* ends the merge with SOLO_ECLOSED */
+        }
         char whom[SOLO_TEXT_MAX];
         solo_waiting_for(solo, whom, sizeof whom);
         if (whom[0] && waits % 5 == 4 && !options.quiet) {
@@ -175,6 +178,9 @@ static int merge(struct solo *solo, uint32_t round, int final)
     uint64_t began_us = now_us();
     int rc = solo_submit(solo, data, &contribution, &handle);
     rc = rc < 0 ? rc : wait_for(solo, handle, &result);
+    if (rc < 0 && asked_to_leave) {
+        return 0;
+    }
     if (rc < 0) {
         fail("merge", rc);
         return rc;
