@@ -120,6 +120,9 @@ static void send_doubt(struct node *node, bool commit, struct master_out *out)
     verdict->again = true;
     verdict->rank = EVENT_NOBODY;
     text_copy(verdict->text, sizeof verdict->text, "it was in doubt when the master was lost");
+    if (!commit) {
+        node->doubt.round = 0; /* answered; a COMMIT is when it tells what it holds */
+    }
 }
 
 static void send_one(struct master *master, struct node *node, uint32_t what,

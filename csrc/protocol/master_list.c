@@ -20,7 +20,9 @@ void list_add(struct master *master, struct node *node, struct master_out *out)
     node->slot = NO_SLOT;
     node->partial = master->begun && fetched;
     node->donor_count = 0;
-    node->doubt.round = 0;
+    if (!(node->owed & (OWE_DOUBT_COMMIT | OWE_DOUBT_ABORT))) {
+        node->doubt.round = 0;
+    }
     master->listed_count++;
     change(master, MASTER_GATHER_US);
     struct event *event = master_event_add(out, EVENT_JOINED, node->identity.node_rank);

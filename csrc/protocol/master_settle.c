@@ -18,13 +18,26 @@ void settle_report(struct master *master, const struct msg_join *join)
     }
 }
 
+/* Who is catching up may be about to hold what the others took with them: he is waited for. */
 void settle_again(struct master *master)
 {
     master_set_phase(master, MASTER_SETTLING);
     EACH_NODE (master, node) {
-        node->standing = STANDING_JOINING;
+        if (node->standing != STANDING_CATCHING_UP || node->owed & OWE_CATCHUP) {
+            node->standing = STANDING_JOINING;
+        }
         node->owed &= ~(uint32_t)(OWE_CATCHUP | OWE_SUMMON | OWE_BEGIN);
     }
+}
+
+static bool somebody_fetches(struct master *master)
+{
+    EACH_NODE (master, node) {
+        if (node->standing == STANDING_CATCHING_UP) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- who is there -------------------------------------------------------------------------- */
@@ -53,6 +66,9 @@ static uint64_t long_wait_us(const struct master *master)
 static bool enough(struct master *master)
 {
     uint64_t waited_us = master->now_us - master->phase_us;
+    if (somebody_fetches(master)) {
+        return waited_us >= long_wait_us(master);
+    }
     if (master->expect_count == 0) {
         return waited_us >= MASTER_FOUND_US || master->begun;
     }
@@ -251,6 +267,9 @@ void settle_step(struct master *master, struct master_out *out)
     }
     if (!enough(master)) {
         return;
+    }
+    EACH_NODE (master, node) {
+        node->standing = STANDING_JOINING; /* also of who was fetching for too long */
     }
     struct node *holder = highest_holder(master, true);
     if (holder) {
