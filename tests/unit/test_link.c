@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "ipv6.h"
 #include "os/conn_inside.h"
 #include "os/door.h"
 #include "os/link.h"
@@ -200,7 +201,9 @@ TEST(every_frame_arrives_once_over_four_streams)
 
 TEST(every_frame_arrives_once_over_four_ipv6_streams)
 {
-    every_frame_once("::1", 4, false, 4);
+    if (has_ipv6()) {
+        every_frame_once("::1", 4, false, 4);
+    }
 }
 
 TEST(every_frame_arrives_once_over_shared_memory)
