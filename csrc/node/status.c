@@ -144,7 +144,7 @@ int solo_status_get(const char *url_text, const char *job_id, const char *token,
     asking->reach = SOLO_NO_ANSWER;
     struct conn_config config = {
         .loop = loop,
-        .job_id = job_id && job_id[0] ? job_id : "default",
+        .job_id = job_id ? job_id : "", /* whichever job is there */
         .token = token && token[0] ? token : NULL,
         .insecure = true, /* nothing secret is asked or told; the master decides */
         .roles = 1u << HELLO_STATUS,

@@ -1,0 +1,264 @@
+"""The master's life as a process, and what it tells a node that wants in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from solorun_process import environment, failure, free_port, run, start
+
+MEMBER = """
+import ctypes, json, sys
+from solo import _C
+engine = _C.Engine(**json.loads(sys.argv[1]))
+data = (ctypes.c_float * 4)()
+engine.attach([("weight", 4, _C.F32, _C.PARAM)], [ctypes.addressof(data)])
+print("in", flush=True)
+sys.stdin.read()
+engine.leave(False, "told to")
+engine.close()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "train.py"
+    path.write_text("import time, sys; print('up', flush=True); time.sleep(float(sys.argv[1]))")
+    return path
+
+
+@pytest.fixture
+def url() -> str:
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+def status(url: str, *more: str) -> dict[str, Any]:
+    done = run("status", "--json", url, *more)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def until(condition: Any, within_s: float = 20) -> Any:
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+@contextlib.contextmanager
+def master(url: str, *more: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    process = start("master", f"--master_url={url}", *more, **env)
+    try:
+        assert process.stderr
+        assert "solorun: master of job" in process.stderr.readline()
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@contextlib.contextmanager
+def member(url: str, **config: Any) -> Iterator[subprocess.Popen[str]]:
+    """A live member of the job, without torch."""
+    config = {"master_url": url, "timeout_ms": 20000, "interval": "100", **config}
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEMBER, json.dumps(config)],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "in\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def words_for(url: str, folder: pathlib.Path, rank: int, *more: str) -> list[str]:
+    logs = folder / "logs"
+    return ["--solo", f"--master_url={url}", f"--node_rank={rank}", f"--log_dir={logs}", *more]
+
+
+def test_node_0_starts_a_master_of_its_own_session_and_log(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    node = start(*words_for(url, tmp_path, 0, "--lease=500ms"), script, "30")
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.kill)
+        assert node.stdout
+        assert node.stdout.readline() == "up\n"
+        told = status(url)
+        pid = told["master"]["pid"]
+        assert told["job_id"] == "train"
+        assert os.getsid(pid) not in (os.getsid(0), node.pid)
+        assert psutil.Process(pid).ppid() not in (os.getpid(), node.pid)
+        assert psutil.Process(pid).cmdline()[1] == "master"
+        assert (tmp_path / "logs" / "train" / "master.log").exists()
+    node.wait()
+    # nobody ever joined and node 0 is dead: nobody would end the job
+    until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_master_outlives_node_0_while_a_member_is_there_and_node_0_comes_back_to_it(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 0, "--lease=500ms")
+    node = start(*words, script, "30")
+    assert node.stdout
+    assert node.stdout.readline() == "up\n"
+    pid = status(url)["master"]["pid"]
+    with member(url, job_id="train", node_rank=1):
+        node.kill()
+        node.wait()
+        time.sleep(2)  # four leases
+        assert psutil.pid_exists(pid)
+        again = run(*words, script, "0")
+        assert again.returncode == 0, again.stderr
+        assert status(url)["master"]["pid"] == pid
+    until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_master_that_a_dead_node_0_left_behind_is_replaced(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 0)  # its lease of 10 s would keep it
+    pids = []
+    for _ in range(2):
+        node = start(*words, script, "30")
+        assert node.stdout
+        assert node.stdout.readline() == "up\n"
+        pids.append(status(url)["master"]["pid"])
+        node.kill()
+        node.wait()
+    assert pids[0] != pids[1]
+    assert not psutil.pid_exists(pids[0])
+    os.kill(pids[1], signal.SIGTERM)
+    until(lambda: not psutil.pid_exists(pids[1]))
+
+
+def test_a_second_master_names_the_first(url: str) -> None:
+    with master(url, "--job_id=j") as first:
+        message = failure(run("master", f"--master_url={url}", "--job_id=j"), 14, 78)
+    assert re.search(rf"job j has a master already: pid {first.pid} on \S+ since \d{{4}}-", message)
+
+
+def test_a_master_ends_well_when_told(url: str) -> None:
+    with master(url) as process:
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_port_held_by_a_stranger_is_told_with_its_holder(
+    tmp_path: pathlib.Path, script: pathlib.Path
+) -> None:
+    from solorun_process import listening
+
+    with listening() as port:
+        words = words_for(f"tcp://127.0.0.1:{port}", tmp_path, 0)
+        message = failure(run(*words, script, "0"), 15, 71)
+        assert f"pid {os.getpid()} (" in message
+        alone = run("master", f"--master_url=tcp://127.0.0.1:{port}")
+        assert f"pid {os.getpid()} (" in failure(alone, 15, 71)
+    free = re.search(r"--master_url tcp://127.0.0.1:(\d+) is free", message)
+    assert free
+    assert int(free[1]) != port
+
+
+def test_the_master_of_another_job_is_named(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    with master(url, "--job_id=theirs"):
+        for rank in (0, 1):
+            done = run(*words_for(url, tmp_path, rank, "--job_id=ours"), script, "0")
+            assert "belongs to job theirs, not to ours" in failure(done, 17, 78)
+
+
+def test_a_wrong_or_missing_token_is_told(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 1, "--job_id=j")
+    with master(url, "--job_id=j", SOLO_TOKEN="right"):
+        for env in ({"SOLO_TOKEN": "wrong"}, {}):
+            message = failure(run(*words, script, "0", **env), 42, 77)
+            assert "refuses the token" in message
+            assert "right" not in message
+        assert run(*words, script, "0", SOLO_TOKEN="right").returncode == 0
+        failure(run("status", url, SOLO_TOKEN="wrong"), 42, 77)
+
+
+def test_a_node_rank_held_by_a_live_node_is_told_with_its_address(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    with master(url, "--job_id=j"), member(url, job_id="j", node_rank=1, node_name="hostb"):
+        done = run(*words_for(url, tmp_path, 1, "--job_id=j"), script, "0")
+        message = failure(done, 13, 78)
+        assert re.search(
+            r"node_rank 1 is held by a live node at \S*127.0.0.1\S* \(hostb\)", message
+        )
+        assert "solorun status" in message
+
+
+def test_a_node_that_was_killed_may_come_back_under_its_rank(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 1, "--job_id=j")
+    with master(url, "--job_id=j"):
+        with member(url, job_id="j", node_rank=1):
+            pass
+        assert run(*words, script, "0").returncode == 0
+
+
+def test_another_torch_than_the_jobs_is_told(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    old = {"job_id": "j", "node_rank": 0, "versions": "torch=1.0.0 python=3.11"}
+    with master(url, "--job_id=j"), member(url, **old):
+        message = failure(run(*words_for(url, tmp_path, 1, "--job_id=j"), script, "0"), 19, 78)
+    assert "the job 1.0.0" in message
+
+
+def test_status_prints_the_members(url: str) -> None:
+    with (
+        master(url, "--job_id=j", "--min_nodes=1"),
+        member(url, job_id="j", node_rank=3, device_count=2, node_name="hostb"),
+    ):
+        told = status(url)
+        assert told["schema"] == 1
+        assert told["member_count"] == 1
+        row = told["members"][0]
+        assert (row["node_rank"], row["device_count"], row["live"], row["name"]) == (
+            3,
+            2,
+            True,
+            "hostb",
+        )
+        table = run("status", url).stdout
+        assert table.startswith(f"job j at {url}: version ")
+        assert re.search(r"^ +3 +0 +\S+ +2 ", table, re.M)
+
+
+def test_nodes_wait_for_a_master_that_comes_later(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    node = start(*words_for(url, tmp_path, 1, "--job_id=j", "--timeout=30"), script, "0")
+    assert node.stderr
+    assert "waiting for the master" in node.stderr.readline()
+    with master(url, "--job_id=j"):
+        out, _ = node.communicate(timeout=60)
+    assert (node.returncode, out) == (0, "up\n")
