@@ -80,6 +80,21 @@ void withdraw_card(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptio
 
 } // namespace
 
+namespace {
+
+// Which ranks share memory: those of one host, unless the environment says otherwise.
+std::string host_id_of(const OpenOptions& options)
+{
+    const char* shm = std::getenv("SOLO_GROUP_SHM");
+    if (shm && std::string(shm) == "0") {
+        return "alone-" + std::to_string(options.rank);
+    }
+    const char* id = std::getenv("SOLO_HOST_ID");
+    return id ? id : "";
+}
+
+} // namespace
+
 SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
     : Backend(options.rank, options.size), options_(options)
 {
@@ -90,7 +105,8 @@ SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const Ope
     config.timeout_ms = timeout_ms(options.timeout);
     config.name = options_.name.c_str();
     config.store_host = options_.store_host.c_str();
-    config.host_id = std::getenv("SOLO_HOST_ID");
+    const auto host_id = host_id_of(options);
+    config.host_id = host_id.c_str();
     config.interface = std::getenv("SOLO_SOCKET_IFNAME");
     char card[SOLO_CARD_MAX];
     check(solo_group_prepare(&config, &group_, card));

@@ -13,6 +13,7 @@ struct end {
     uint32_t rank;
     enum net_lane lane;
     struct link *link;
+    uint32_t borrowed; /* frames whose payload the link still reads */
     int rc; /* why it was lost; 0: it was not */
     char text[160];
 };
@@ -39,6 +40,7 @@ struct net {
     pthread_cond_t left;
     uint64_t next_ticket, serving;
 
+    bool failing; /* a fault was told: what arrives is read and forgotten */
     int told_rc;
     uint32_t told_by;
     char told_text[SOLO_TEXT_MAX], own_text[SOLO_TEXT_MAX];
@@ -47,7 +49,7 @@ struct net {
 /* A dialling rank may be early by as long as the others compute. */
 #define HELLO_US    (UINT64_C(24) * 3600 * 1000000)
 #define GUEST_US    30000000u /* a guest is served only while some call of this rank waits */
-#define FAREWELL_US 100000u
+#define FAREWELL_US 300000u
 #define TAG_FAULT   UINT64_MAX
 
 /* ---- turns ------------------------------------------------------------------------------------ */
@@ -106,6 +108,9 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
     if (frame->flags & NET_FAULT) {
         return 0; /* the connection's own buffer */
     }
+    if (net->failing) {
+        return 1;
+    }
     const struct net_calls *calls = net->lanes[end->lane].calls;
     return calls ? calls->place(net->lanes[end->lane].context, end->rank, frame, room_out)
                  : SOLO_EAGAIN;
@@ -145,7 +150,8 @@ static void on_sent(void *context, struct link *link, uint64_t tag)
     struct end *end = context;
     struct net *net = end->net;
     (void)link;
-    if (tag != TAG_FAULT && net->lanes[end->lane].calls) {
+    end->borrowed--;
+    if (tag != TAG_FAULT && net->lanes[end->lane].calls && !net->failing) {
         net->lanes[end->lane].calls->sent(net->lanes[end->lane].context, end->rank, tag);
     }
 }
@@ -154,6 +160,7 @@ static void on_lost(void *context, struct link *link, int rc, const char *text)
 {
     struct end *end = context;
     (void)link;
+    end->borrowed = 0;
     end->rc = rc == SOLO_EPEER || rc == SOLO_EMISMATCH || rc == SOLO_EAUTH ? rc : SOLO_ECLOSED;
     snprintf(end->text, sizeof end->text, "%s", text);
 }
@@ -225,7 +232,9 @@ int net_send(struct net *net, uint32_t rank, enum net_lane lane, const struct fr
 {
     TRY(net_reach(net, rank, lane));
     struct end *end = &net->peers[rank].ends[lane];
-    return end->link ? link_send(end->link, frame, payload, size, tag) : SOLO_EAGAIN;
+    int rc = end->link ? link_send(end->link, frame, payload, size, tag) : SOLO_EAGAIN;
+    end->borrowed += rc == 0;
+    return rc;
 }
 
 void net_serve(struct net *net, enum net_lane lane, const struct net_calls *calls, void *context)
@@ -259,6 +268,7 @@ void net_cut(struct net *net, uint32_t rank, enum net_lane lane)
     struct end *end = &net->peers[rank].ends[lane];
     link_free(end->link);
     end->link = NULL;
+    end->borrowed = 0;
     if (!end->rc) {
         end->rc = SOLO_ECLOSED;
         snprintf(end->text, sizeof end->text, "closed after an error");
@@ -274,34 +284,45 @@ void net_drop(struct net *net, enum net_lane lane)
 
 /* ---- faults ------------------------------------------------------------------------------------------ */
 
-static bool unsent(const struct net *net)
+static bool borrows(const struct net *net)
 {
-    for (uint32_t i = 0; i < net->world; i++) {
-        const struct end *end = &net->peers[i].ends[NET_COLLECTIVE];
-        if (end->link && !end->rc && link_waiting(end->link) > 0) {
+    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
+        const struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
+        if (end->link && !end->rc && end->borrowed) {
             return true;
         }
     }
     return false;
 }
 
+/* The text is sent and what others send meanwhile is read: a connection closed with bytes unread
+ * would be reset, and the text lost. */
 void net_tell_fault(struct net *net, int rc, const char *text)
 {
-    if (net->own_text[0]) {
+    if (net->failing) {
         return;
     }
+    net->failing = true;
     snprintf(net->own_text, sizeof net->own_text, "%s", text);
     struct frame frame = {.type = FRAME_GROUP, .flags = NET_FAULT, .extra = (uint64_t)-rc};
     for (uint32_t i = 0; i < net->world; i++) {
         struct end *end = &net->peers[i].ends[NET_COLLECTIVE];
-        if (end->link && !end->rc) {
-            link_send(end->link, &frame, net->own_text, strlen(net->own_text), TAG_FAULT);
+        if (end->link && !end->rc &&
+            link_send(end->link, &frame, net->own_text, strlen(net->own_text), TAG_FAULT) == 0) {
+            end->borrowed++;
+            link_resume(end->link);
         }
     }
     uint64_t deadline_us = clock_us() + FAREWELL_US;
     do {
         loop_turn(net->loop, clock_us() + 2000);
-    } while (unsent(net) && clock_us() < deadline_us);
+    } while (borrows(net) && clock_us() < deadline_us);
+    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
+        struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
+        if (end->borrowed) { /* memory of callers who are about to be told */
+            net_cut(net, end->rank, end->lane);
+        }
+    }
 }
 
 int net_told_fault(const struct net *net)

@@ -522,14 +522,18 @@ int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64
         net_resume(x->net, NET_COLLECTIVE);
         rc = go_on(x, deadline_us, aborted);
     }
-    x->op = NULL;
     if (rc < 0) {
         char text[SOLO_TEXT_MAX];
         snprintf(text, sizeof text, "%s", err_text());
+        x->op = NULL;
         net_tell_fault(x->net, rc, text);
-        net_drop(x->net, NET_COLLECTIVE); /* links still borrow the caller's memory */
+        for (uint32_t i = 0; i < op->out_count; i++) {
+            net_divert(x->net, op->out[i].bytes, op->out[i].count * x->schedule.element);
+        }
+        net_divert(x->net, x->scratch, x->scratch_held);
         rc = err_set(rc, "%s", text);
     }
+    x->op = NULL;
     net_leave(x->net);
     return rc;
 }

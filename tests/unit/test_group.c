@@ -1,0 +1,325 @@
+/* Groups whose ranks are threads of one process: on one host by shared memory, and as if on
+ * several hosts by TCP. Ranks that are processes, and die, are in tests/py. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "os/clock.h"
+#include "os/thread.h"
+#include "solo_group.h"
+
+enum { RANKS_MAX = 8 };
+
+static struct world {
+    uint32_t size, hosts, timeout_ms;
+    char cards[RANKS_MAX][SOLO_CARD_MAX];
+    pthread_barrier_t barrier;
+    void (*body)(struct solo_group *group, uint32_t rank, uint32_t world);
+} world;
+
+static void *run_rank(void *argument)
+{
+    uint32_t rank = (uint32_t)(uintptr_t)argument;
+    char host[32];
+    snprintf(host, sizeof host, "host-%u", rank % world.hosts);
+    struct solo_group_config config = {.size = sizeof config,
+                                       .rank = rank,
+                                       .world = world.size,
+                                       .timeout_ms = world.timeout_ms,
+                                       .name = "test",
+                                       .host_id = host};
+    struct solo_group *group;
+    CHECK_EQ(solo_group_prepare(&config, &group, world.cards[rank]), 0);
+    pthread_barrier_wait(&world.barrier);
+    const char *cards[RANKS_MAX];
+    for (uint32_t i = 0; i < world.size; i++) {
+        cards[i] = world.cards[i];
+    }
+    CHECK_EQ(solo_group_connect(group, cards, 0), 0);
+    world.body(group, rank, world.size);
+    pthread_barrier_wait(&world.barrier); /* a rank that leaves early is another test's matter */
+    solo_group_close(group);
+    return NULL;
+}
+
+static void run(uint32_t size, uint32_t hosts, uint32_t timeout_ms,
+                void (*body)(struct solo_group *, uint32_t, uint32_t))
+{
+    pthread_t threads[RANKS_MAX];
+    world = (struct world){.size = size, .hosts = hosts, .timeout_ms = timeout_ms, .body = body};
+    pthread_barrier_init(&world.barrier, NULL, size);
+    for (uint32_t i = 0; i < size; i++) {
+        CHECK_EQ(pthread_create(&threads[i], NULL, run_rank, (void *)(uintptr_t)i), 0);
+    }
+    for (uint32_t i = 0; i < size; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&world.barrier);
+}
+
+static struct solo_op allreduce(struct solo_part *part)
+{
+    return (struct solo_op){.kind = SOLO_OP_ALLREDUCE, .dtype = SOLO_F32, .in = part, .out = part,
+                            .in_count = 1, .out_count = 1};
+}
+
+static void fill(float *values, uint64_t count, float value)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        values[i] = value + (float)(i % 7);
+    }
+}
+
+static void check_sums(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    static const uint64_t counts[] = {0, 1, 100, 16384, 16400, 500000};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        float *values = malloc(counts[c] * sizeof *values + 1);
+        fill(values, counts[c], (float)rank);
+        struct solo_part part = {values, counts[c]};
+        struct solo_op op = allreduce(&part);
+        CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
+        for (uint64_t i = 0; i < counts[c]; i++) {
+            float want = (float)(size * (i % 7)) + (float)(size * (size - 1) / 2);
+            CHECK(values[i] >= want && values[i] <= want);
+        }
+        free(values);
+    }
+}
+
+TEST(sums_are_right_over_shared_memory_and_over_tcp)
+{
+    for (uint32_t size = 1; size <= 5; size++) {
+        run(size, 1, 20000, check_sums);
+        run(size, size, 20000, check_sums);
+    }
+    run(4, 2, 20000, check_sums);
+}
+
+static void check_others(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    enum { COUNT = 30011 };
+    struct solo_part in[RANKS_MAX], out[RANKS_MAX];
+    for (uint32_t i = 0; i < size; i++) {
+        in[i] = (struct solo_part){malloc(COUNT * sizeof(float)), COUNT};
+        out[i] = (struct solo_part){malloc(COUNT * sizeof(float)), COUNT};
+        fill(in[i].bytes, COUNT, (float)(rank * 10 + i));
+    }
+    struct solo_op all = {.kind = SOLO_OP_ALLTOALL, .dtype = SOLO_F32, .in = in, .out = out,
+                          .in_count = size, .out_count = size};
+    struct solo_op cast = {.kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size - 1,
+                           .out = in, .out_count = 1};
+    struct solo_op ops[] = {all, cast};
+    CHECK_EQ(solo_group_run(group, ops, 2, 0), 0);
+    for (uint32_t i = 0; i < size; i++) {
+        const float *got = out[i].bytes;
+        float want = (float)(i * 10 + rank);
+        CHECK(got[0] >= want && got[0] <= want && got[COUNT - 1] >= want);
+    }
+    const float *cast_got = in[0].bytes;
+    CHECK(cast_got[0] >= (float)(size - 1) * 10 && cast_got[0] <= (float)(size - 1) * 10);
+    for (uint32_t i = 0; i < size; i++) {
+        free(in[i].bytes);
+        free(out[i].bytes);
+    }
+}
+
+TEST(parts_go_where_they_belong)
+{
+    run(3, 1, 20000, check_others);
+    run(3, 3, 20000, check_others);
+}
+
+static void set_latch(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)source;
+    latch_set(context, rc, text);
+}
+
+static void check_order(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    enum { POSTS = 50 };
+    static float values[RANKS_MAX][POSTS][100];
+    struct latch latches[POSTS];
+    for (int i = 0; i < POSTS; i++) {
+        fill(values[rank][i], 100, (float)i);
+        struct solo_part part = {values[rank][i], 100};
+        struct solo_op op = allreduce(&part);
+        latch_init(&latches[i]);
+        CHECK_EQ(solo_group_post(group, &op, 1, 0, set_latch, &latches[i]), 0);
+    }
+    struct solo_op barrier = {.kind = SOLO_OP_BARRIER, .dtype = SOLO_BYTES};
+    CHECK_EQ(solo_group_run(group, &barrier, 1, 0), 0);
+    for (int i = 0; i < POSTS; i++) {
+        int rc = -1;
+        CHECK(latch_wait(&latches[i], clock_us() + 10000000, &rc));
+        CHECK_EQ(rc, 0);
+        latch_deinit(&latches[i]);
+        CHECK(values[rank][i][0] >= (float)(size * (unsigned)i));
+    }
+}
+
+TEST(posted_calls_are_done_in_order_and_before_an_inline_one)
+{
+    run(3, 1, 20000, check_order);
+    run(3, 3, 20000, check_order);
+}
+
+static void check_messages(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    static const uint64_t sizes[] = {0, 8, 4096, 4097, 100000, 700000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct latch sent, received;
+        latch_init(&sent);
+        latch_init(&received);
+        uint8_t *out = malloc(sizes[i] + 1), *in = malloc(sizes[i] + 1);
+        memset(out, (int)rank + 1, sizes[i] + 1);
+        uint32_t after = (rank + 1) % size, before = (rank + size - 1) % size;
+        CHECK_EQ(solo_group_send(group, after, 5, out, sizes[i], 0, set_latch, &sent), 0);
+        CHECK_EQ(solo_group_receive(group, before, 5, in, sizes[i], 0, set_latch, &received), 0);
+        int rc = -1;
+        CHECK(latch_wait(&sent, clock_us() + 10000000, &rc));
+        CHECK_EQ(rc, 0);
+        CHECK(latch_wait(&received, clock_us() + 10000000, &rc));
+        CHECK_EQ(rc, 0);
+        CHECK(sizes[i] == 0 || (in[0] == before + 1 && in[sizes[i] - 1] == before + 1));
+        latch_deinit(&sent);
+        latch_deinit(&received);
+        free(in);
+        free(out);
+    }
+}
+
+TEST(messages_go_round_in_a_circle)
+{
+    run(3, 1, 20000, check_messages);
+    run(3, 3, 20000, check_messages);
+    run(4, 2, 20000, check_messages);
+}
+
+/* ---- what must not pass, or hang ------------------------------------------------------------------ */
+
+static void check_mismatch(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    static float values[RANKS_MAX][200000];
+    struct solo_part part = {values[rank], rank == 1 ? 200000 : 1000};
+    struct solo_op op = allreduce(&part);
+    (void)size;
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EMISMATCH);
+    CHECK_HAS(solo_error_text(), "1000 float32");
+    CHECK_HAS(solo_error_text(), "200000 float32");
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EMISMATCH); /* and so for ever */
+    CHECK_EQ(solo_group_health(group), SOLO_EMISMATCH);
+}
+
+TEST(ranks_that_do_different_things_are_told_both_values)
+{
+    run(2, 1, 20000, check_mismatch);
+    run(3, 1, 20000, check_mismatch);
+    run(2, 2, 20000, check_mismatch);
+    run(3, 3, 20000, check_mismatch);
+}
+
+static void check_late(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    struct solo_op barrier = {.kind = SOLO_OP_BARRIER, .dtype = SOLO_BYTES};
+    (void)size;
+    if (rank == 1) {
+        return; /* comes to no barrier */
+    }
+    CHECK_EQ(solo_group_run(group, &barrier, 1, 200), SOLO_ETIMEDOUT);
+    CHECK_HAS(solo_error_text(), "rank 1");
+}
+
+TEST(a_rank_that_does_not_come_is_named_at_the_deadline)
+{
+    run(3, 1, 20000, check_late);
+    run(3, 3, 20000, check_late);
+}
+
+static void *abort_soon(void *group)
+{
+    usleep(50000);
+    solo_group_abort(group, "enough");
+    return NULL;
+}
+
+static void check_abort(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    struct solo_op barrier = {.kind = SOLO_OP_BARRIER, .dtype = SOLO_BYTES};
+    pthread_t thread;
+    (void)size;
+    if (rank == 2) {
+        return;
+    }
+    if (rank == 0) {
+        pthread_create(&thread, NULL, abort_soon, group);
+    }
+    CHECK_EQ(solo_group_run(group, &barrier, 1, 0), SOLO_EABORTED);
+    CHECK_HAS(solo_error_text(), "enough");
+    if (rank == 0) {
+        pthread_join(thread, NULL);
+    }
+}
+
+TEST(abort_frees_every_rank_that_waits)
+{
+    run(3, 1, 20000, check_abort);
+    run(3, 3, 20000, check_abort);
+}
+
+static void check_arguments(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    static float values[RANKS_MAX][8];
+    struct solo_part part = {values[rank], 8};
+    struct solo_op op = allreduce(&part);
+    op.reduce = SOLO_REDUCE_BXOR;
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_ENOTSUP);
+    op = allreduce(&part);
+    op.in_count = 0;
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EINVAL);
+    op = (struct solo_op){.kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size,
+                          .out = &part, .out_count = 1};
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EINVAL);
+    op = allreduce(&part); /* none of it has broken the group */
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
+}
+
+TEST(wrong_arguments_are_told_before_anything_moves)
+{
+    run(2, 1, 20000, check_arguments);
+    run(2, 2, 20000, check_arguments);
+}
+
+static void nothing(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)group;
+    (void)rank;
+    (void)size;
+}
+
+TEST(groups_come_and_go)
+{
+    for (int i = 0; i < 50; i++) {
+        run(2, 1, 20000, nothing);
+    }
+    for (int i = 0; i < 10; i++) {
+        run(2, 2, 20000, nothing);
+    }
+}
+
+TEST(a_rank_that_never_comes_is_named_when_the_group_opens)
+{
+    struct solo_group_config config = {.size = sizeof config, .world = 2, .timeout_ms = 200};
+    struct solo_group *group, *other;
+    char cards[2][SOLO_CARD_MAX];
+    const char *both[] = {cards[0], cards[1]};
+    CHECK_EQ(solo_group_prepare(&config, &group, cards[0]), 0);
+    config.rank = 1;
+    CHECK_EQ(solo_group_prepare(&config, &other, cards[1]), 0);
+    CHECK_EQ(solo_group_connect(group, both, 0), SOLO_ETIMEDOUT);
+    CHECK_HAS(solo_error_text(), "rank 1");
+    solo_group_close(group);
+    solo_group_close(other);
+}
