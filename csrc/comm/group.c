@@ -126,14 +126,21 @@ void solo_group_abort(struct solo_group *group, const char *why)
     if (group_forked(group)) {
         return;
     }
-    char text[SOLO_TEXT_MAX];
-    snprintf(text, sizeof text, "rank %u (%s) aborted the group%s%s", group->rank, group->card.host,
-             why && why[0] ? ": " : "", why ? why : "");
-    group_break(group, SOLO_EABORTED, text);
-    if (group->board.fault) {
-        board_break(&group->board, SOLO_EABORTED, text);
+    pthread_mutex_lock(&group->mutex);
+    bool first = !atomic_load(&group->abort.set);
+    if (first) {
+        snprintf(group->abort.text, sizeof group->abort.text, "rank %u (%s) aborted the group%s%s",
+                 group->rank, group->card.host, why && why[0] ? ": " : "", why ? why : "");
+        atomic_store(&group->abort.set, 1);
     }
-    atomic_store(&group->aborted, 1);
+    pthread_mutex_unlock(&group->mutex);
+    if (!first) {
+        return;
+    }
+    group_break(group, SOLO_EABORTED, group->abort.text);
+    if (group->board.fault) {
+        board_break(&group->board, SOLO_EABORTED, group->abort.text);
+    }
     if (group->net) {
         net_wake(group->net);
     }
@@ -176,6 +183,11 @@ void solo_group_close(struct solo_group *group)
     if (unfinished) {
         solo_group_abort(group, "it was closed with work in flight");
         group_drop_jobs(group, SOLO_EABORTED, "the group was closed before this was begun");
+    }
+    if (group->net && atomic_load(&group->abort.set)) {
+        net_enter(group->net);
+        net_tell_fault(group->net, SOLO_EABORTED, group->abort.text);
+        net_leave(group->net);
     }
     mail_hang_up(group->mail, SOLO_EABORTED, "the group was closed before this was done");
     group_release(group);

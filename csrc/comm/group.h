@@ -24,7 +24,8 @@ struct solo_group {
     char name[GROUP_NAME_MAX];
     uint32_t fork_count; /* of this process when the group was prepared */
     _Atomic uint32_t timeout_ms;
-    _Atomic uint32_t references, aborted;
+    _Atomic uint32_t references;
+    struct op_abort abort;
     _Atomic uint64_t sequence;
     bool connected;
 

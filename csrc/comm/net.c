@@ -14,7 +14,7 @@ struct end {
     enum net_lane lane;
     struct link *link;
     uint32_t borrowed; /* frames whose payload the link still reads */
-    int rc; /* why it was lost; 0: it was not */
+    int rc;            /* why it was lost; 0: it was not */
     char text[160];
 };
 
@@ -186,7 +186,8 @@ static struct link_config config_of(struct end *end)
                                 .context = end,
                                 .streams = end->lane == NET_MAIL ? 1 : 0, /* mail keeps order */
                                 .shm = false, /* ranks of one host have a board */
-                                .hello_us = HELLO_US};
+                                .hello_us = HELLO_US,
+                                .patient = true};
 }
 
 static int on_admit(void *context, struct conn *conn, const struct frame *first,

@@ -40,6 +40,11 @@ bool op_reduces(enum solo_op_kind kind)
     return table[kind].reduces;
 }
 
+int op_aborted(const struct op_abort *abort)
+{
+    return atomic_load(&abort->set) ? err_set(SOLO_EABORTED, "%s", abort->text) : 0;
+}
+
 bool op_is_equal(enum solo_op_kind kind)
 {
     return table[kind].equal;

@@ -5,6 +5,7 @@
 #ifndef SOLO_COMM_OP_H
 #define SOLO_COMM_OP_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "kernels/reduce.h"
@@ -20,6 +21,13 @@ struct op_header {
 };
 
 #define OP_TEXT_MAX 96u
+
+/* Set from any thread; whoever waits for other ranks looks at it. */
+struct op_abort {
+    _Atomic uint32_t set; /* last: the text is whole by then */
+    char text[SOLO_TEXT_MAX];
+};
+int op_aborted(const struct op_abort *abort); /* 0, or SOLO_EABORTED with the text */
 
 /* SOLO_EINVAL or SOLO_ENOTSUP with a text, before anything is sent. */
 int op_check(const struct solo_op *op, uint32_t rank, uint32_t world);

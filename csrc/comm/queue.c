@@ -28,9 +28,9 @@ int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t d
     if (group->world == 1) {
         local_run(op);
     } else if (group->net) {
-        rc = span_run(group->span, op, sequence, deadline_us, &group->aborted);
+        rc = span_run(group->span, op, sequence, deadline_us, &group->abort);
     } else {
-        rc = window_run(&group->board, op, sequence, deadline_us, &group->aborted);
+        rc = window_run(&group->board, op, sequence, deadline_us, &group->abort);
     }
     atomic_store(&group->sequence, sequence + 1);
     return rc < 0 ? group_break(group, rc, err_text()) : 0;

@@ -1,7 +1,6 @@
 #include "comm/span.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,7 +403,7 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
 
 #define LOOK_US 10000u /* how often the abort flag and the deadline are looked at */
 
-static int go_on(struct span *x, uint64_t deadline_us, const _Atomic uint32_t *aborted)
+static int go_on(struct span *x, uint64_t deadline_us, const struct op_abort *abort)
 {
     uint64_t begun_us = clock_us();
     roll(x);
@@ -420,9 +419,7 @@ static int go_on(struct span *x, uint64_t deadline_us, const _Atomic uint32_t *a
             return err_set(x->rc, "%s", x->text);
         }
         TRY(net_told_fault(x->net));
-        if (atomic_load(aborted)) {
-            return err_set(SOLO_EABORTED, "aborted");
-        }
+        TRY(op_aborted(abort));
     }
     return 0;
 }
@@ -505,7 +502,7 @@ uint64_t span_bytes(const struct span *x)
 /* ---- one collective ---------------------------------------------------------------------------------------- */
 
 int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
-             const _Atomic uint32_t *aborted)
+             const struct op_abort *abort)
 {
     x->op = op;
     x->header = op_header_of(op, sequence);
@@ -520,7 +517,7 @@ int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64
     net_enter(x->net);
     if (rc == 0) {
         net_resume(x->net, NET_COLLECTIVE);
-        rc = go_on(x, deadline_us, aborted);
+        rc = go_on(x, deadline_us, abort);
     }
     if (rc < 0) {
         char text[SOLO_TEXT_MAX];

@@ -24,7 +24,7 @@ void span_free(struct span *span); /* before the net; NULL is allowed */
 /* Does a collective whose arguments passed op_check. After an error the net's collective links
  * are of no use any more, and the other ranks have been told. */
 int span_run(struct span *span, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
-             const _Atomic uint32_t *aborted);
+             const struct op_abort *abort);
 
 uint64_t span_bytes(const struct span *span);
 

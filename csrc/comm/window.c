@@ -32,10 +32,7 @@ static int check(void *context, uint64_t now_us)
 {
     const struct window_wait *wait = context;
     TRY(board_broken(wait->board));
-    if (atomic_load(wait->aborted)) {
-        return err_set(SOLO_EABORTED, "aborted while waiting for rank %u",
-                       wait->board->global[wait->rank]);
-    }
+    TRY(op_aborted(wait->abort));
     int rc = board_alive(wait->board, wait->rank);
     if (rc < 0) {
         char text[OP_TEXT_MAX], why[SOLO_TEXT_MAX];
@@ -494,13 +491,13 @@ static int run_exchange(const struct window_wait *wait, const struct solo_op *op
 }
 
 int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
-               uint64_t deadline_us, const _Atomic uint32_t *aborted)
+               uint64_t deadline_us, const struct op_abort *abort)
 {
     struct window_wait wait = {.board = board,
                                .header = op_header_of(op, sequence),
                                .begun_us = clock_us(),
                                .deadline_us = deadline_us,
-                               .aborted = aborted};
+                               .abort = abort};
     struct reduce reduce = op_reduce(op, board->ranks);
     struct solo_part from, to;
     if (op_own_copy(op, board->rank, &from, &to)) {

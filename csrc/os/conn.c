@@ -197,6 +197,10 @@ void conn_rewatch(struct conn *conn)
     if (conn->state == CONN_LOST || conn->state == CONN_DIALING || conn->freed) {
         return;
     }
+    if (conn->paused && conn->ended) { /* epoll would report the hang-up without end */
+        loop_unwatch(conn->config.loop, &conn->io);
+        return;
+    }
     uint32_t events = EPOLLIN;
     if (conn->state == CONN_OPEN && !transport_is_shm(&conn->transport)) {
         events = conn->paused ? EPOLLRDHUP : EPOLLIN;
@@ -208,13 +212,16 @@ void conn_rewatch(struct conn *conn)
     }
 }
 
-/* A death is told at once, also while reading is paused: what was not read then is lost. */
+/* A death is told at once, also while reading is paused: what was not read then is lost. Who is
+ * patient does not look until reading goes on. */
 static void notice_end_while_paused(struct conn *conn, uint32_t events)
 {
     bool ended = transport_is_shm(&conn->transport)
                      ? conn->transport.hangup
                      : (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
-    if (conn->paused && ended) {
+    if (conn->paused && ended && conn->config.patient && !transport_is_shm(&conn->transport)) {
+        conn->ended = true;
+    } else if (conn->paused && ended) {
         conn_fail(conn, err_set(SOLO_ESYS, "the other side closed the connection"));
     }
 }
@@ -395,6 +402,11 @@ void conn_adopt(struct conn *conn, const struct conn_calls *calls, void *context
     MUST(calls->frame && calls->lost);
     conn->config.calls = calls;
     conn->config.context = context;
+}
+
+void conn_be_patient(struct conn *conn)
+{
+    conn->config.patient = true;
 }
 
 void conn_finish(struct conn *conn, uint64_t deadline_us)

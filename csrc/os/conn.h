@@ -45,6 +45,9 @@ struct conn_config {
     bool insecure;
     uint32_t roles;    /* 1u << HELLO_...: what we dial as; what we accept */
     uint64_t hello_us; /* 0: CONN_HELLO_US */
+    /* TCP: the other side's end is told only once all it sent was read, however long reading
+     * is paused; else a death is told at once and what was not read is lost. */
+    bool patient;
     const struct conn_calls *calls;
     void *context;
 };
@@ -65,6 +68,7 @@ int conn_accept(const struct conn_config *config, int fd, const struct addr *fro
 
 /* From now on these callbacks. Allowed inside a callback too. */
 void conn_adopt(struct conn *conn, const struct conn_calls *calls, void *context);
+void conn_be_patient(struct conn *conn); /* as config.patient, for one that was accepted */
 
 /* Sends a frame: its fields from `frame`, size and checksum filled in here (a payload_crc that
  * is not 0 is taken as right). Borrows `payload` until `sent` with this tag, or `lost`. Never

@@ -23,6 +23,7 @@ struct conn {
     bool dialed;
     bool finishing; /* nothing new is sent; `shut` once the last byte went out */
     bool shut;
+    bool ended;      /* patient: the other side is gone, what it sent is still to be read */
     bool paused;     /* place said SOLO_EAGAIN */
     bool placing;    /* a header is here whose payload has no place yet */
     bool blocked;    /* the transport takes no more for now */

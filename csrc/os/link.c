@@ -288,7 +288,7 @@ static void on_stream_lost(void *context, struct conn *conn, int rc, const char 
     } else if (!was_open && link->state != LINK_DIALING) {
         link->no_more_streams = true; /* a further one: the link goes on without */
     } else if (rc == SOLO_ECLOSED && was_open && link_streams(link) > 0) {
-        if (link->state == LINK_OPEN && !link->finishing) {
+        if (link->state == LINK_OPEN && !link->finishing && !link->config.patient) {
             loop_timer_set(link->config.loop, &link->deadline,
                            loop_now(link->config.loop) + LINK_DRAIN_US);
         }
@@ -364,6 +364,7 @@ static int link_new(const struct link_config *config, struct link **out)
                                              .insecure = config->insecure,
                                              .roles = 1u << config->role,
                                              .hello_us = config->hello_us,
+                                             .patient = config->patient,
                                              .calls = &stream_calls};
     link->send_bytes_max = sock_send_bytes_max();
     link->streams_wanted = config->streams ? config->streams : 1;
@@ -409,6 +410,9 @@ int link_add(struct link *link, struct conn *conn)
         struct stream *stream = &link->streams[i];
         if (!stream->conn) {
             conn_adopt(conn, &stream_calls, stream);
+            if (link->config.patient) {
+                conn_be_patient(conn);
+            }
             stream->conn = conn;
             stream_opened(link, stream);
             feed_all(link);

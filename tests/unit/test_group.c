@@ -60,8 +60,12 @@ static void run(uint32_t size, uint32_t hosts, uint32_t timeout_ms,
 
 static struct solo_op allreduce(struct solo_part *part)
 {
-    return (struct solo_op){.kind = SOLO_OP_ALLREDUCE, .dtype = SOLO_F32, .in = part, .out = part,
-                            .in_count = 1, .out_count = 1};
+    return (struct solo_op){.kind = SOLO_OP_ALLREDUCE,
+                            .dtype = SOLO_F32,
+                            .in = part,
+                            .out = part,
+                            .in_count = 1,
+                            .out_count = 1};
 }
 
 static void fill(float *values, uint64_t count, float value)
@@ -106,10 +110,14 @@ static void check_others(struct solo_group *group, uint32_t rank, uint32_t size)
         out[i] = (struct solo_part){malloc(COUNT * sizeof(float)), COUNT};
         fill(in[i].bytes, COUNT, (float)(rank * 10 + i));
     }
-    struct solo_op all = {.kind = SOLO_OP_ALLTOALL, .dtype = SOLO_F32, .in = in, .out = out,
-                          .in_count = size, .out_count = size};
-    struct solo_op cast = {.kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size - 1,
-                           .out = in, .out_count = 1};
+    struct solo_op all = {.kind = SOLO_OP_ALLTOALL,
+                          .dtype = SOLO_F32,
+                          .in = in,
+                          .out = out,
+                          .in_count = size,
+                          .out_count = size};
+    struct solo_op cast = {
+        .kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size - 1, .out = in, .out_count = 1};
     struct solo_op ops[] = {all, cast};
     CHECK_EQ(solo_group_run(group, ops, 2, 0), 0);
     for (uint32_t i = 0; i < size; i++) {
@@ -279,8 +287,8 @@ static void check_arguments(struct solo_group *group, uint32_t rank, uint32_t si
     op = allreduce(&part);
     op.in_count = 0;
     CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EINVAL);
-    op = (struct solo_op){.kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size,
-                          .out = &part, .out_count = 1};
+    op = (struct solo_op){
+        .kind = SOLO_OP_BROADCAST, .dtype = SOLO_F32, .root = size, .out = &part, .out_count = 1};
     CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EINVAL);
     op = allreduce(&part); /* none of it has broken the group */
     CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);

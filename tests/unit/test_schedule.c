@@ -45,8 +45,8 @@ static void send_stage(uint32_t from)
     for (uint32_t i = 0; i < count; i++) {
         CHECK(bag_count < WAITING_MAX);
         struct letter *letter = &bag[bag_count++];
-        *letter = (struct letter){from, moves[i].peer, rank->piece, rank->stage, moves[i].bytes,
-                                  malloc(moves[i].bytes + 1)};
+        *letter = (struct letter){from,        moves[i].peer,  rank->piece,
+                                  rank->stage, moves[i].bytes, malloc(moves[i].bytes + 1)};
         if (moves[i].bytes) {
             memcpy(letter->payload, address(rank, &moves[i]), moves[i].bytes);
         }
