@@ -36,7 +36,11 @@ def torch_extension() -> Extension:
         libraries=["c10", "torch_cpu", "torch", "crypto"],
         define_macros=[("SOLO_TORCH_MAJOR", major), ("SOLO_TORCH_MINOR", minor)],
         extra_compile_args=[
-            "-std=c++20", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra",
+            "-std=c++20",
+            "-O2",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
             *(f"-isystem{path}" for path in cpp_extension.include_paths()),  # no warnings of theirs
         ],  # fmt: skip
         extra_objects=[f"{BUILD}/libsolo.a"],

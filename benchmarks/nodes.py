@@ -153,4 +153,5 @@ class Job:
 
     def events(self) -> list[dict[str, Any]]:
         """The job's events so far, oldest first."""
-        return [e for path in self.log_dir.glob("*/events.jsonl") for e in json_lines(path)]
+        paths = {path.resolve() for path in self.log_dir.glob("*/events.jsonl")}
+        return [event for path in sorted(paths) for event in json_lines(path)]

@@ -30,12 +30,14 @@ def draw(
         if losses:
             above.plot(*zip(*losses, strict=True), label=name, linewidth=1.2)
     marked = [event for event in events if event["event"] in MARKED and event["time"] > zero]
+    end = max(row["time"] for rows in nodes.values() for row in rows) - zero
     for index, event in enumerate(marked):
         at = event["time"] - zero
+        side = {"xytext": (3, 0)} if at < 0.7 * end else {"xytext": (-3, 0), "ha": "right"}
         above.axvline(at, color="0.6", linewidth=0.8, linestyle="--")
         above.annotate(
             text_of(dict(event))[:40], (at, 0.97 - 0.06 * (index % 5)), fontsize=7,
-            xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
+            xycoords=("data", "axes fraction"), textcoords="offset points", **side,
         )  # fmt: skip
     above.set(xlabel="seconds", ylabel="training loss, nats per byte", title="nodes come and go")
     above.legend(loc="lower left")

@@ -206,8 +206,10 @@ def test_without_a_master_a_merge_ends_in_a_typed_error_within_its_deadline(
 def test_a_node_with_a_nan_is_left_out_and_named(tmp_path: pathlib.Path) -> None:
     with running(tmp_path) as job:
         job.master("--min-nodes", "3")
-        members = [job.member(rank, "--rounds", "5", "--nan-round", str(3 * (rank == 1)))
-                   for rank in range(3)]
+        members = [
+            job.member(rank, "--rounds", "5", "--nan-round", str(3 * (rank == 1)))
+            for rank in range(3)
+        ]
         ends_well(*members)
         all_agree(members)
         for member in members:
@@ -380,8 +382,9 @@ def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
         stayer.reach(2)
         pair = job.member(1, *step)
         pair.until(lambda: len(pair.rounds()) >= 2)
-        before = {p.pid: (count_of(p.pid, "fd"), count_of(p.pid, "task"))
-                  for p in (stayer, pair, master)}
+        before = {
+            p.pid: (count_of(p.pid, "fd"), count_of(p.pid, "task")) for p in (stayer, pair, master)
+        }
         guests = []
         for cycle in range(20):
             guest = job.member(2 + cycle % 3, *step)
@@ -394,8 +397,9 @@ def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
         version = stayer.rounds()[-1]["version"]
         stayer.reach(version + 3)
         stayer.until(lambda: stayer.rounds()[-1]["members"] == 2)
-        after = {p.pid: (count_of(p.pid, "fd"), count_of(p.pid, "task"))
-                 for p in (stayer, pair, master)}
+        after = {
+            p.pid: (count_of(p.pid, "fd"), count_of(p.pid, "task")) for p in (stayer, pair, master)
+        }
         assert after == before
         stop(pair)
         stop(stayer)

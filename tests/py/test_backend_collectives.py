@@ -200,6 +200,7 @@ def test_reduce_scatter_even_and_uneven(world: int) -> None:
 def test_uneven_parts(world: int) -> None:
     def body(rank: int, world: int) -> None:
         for scale in (1, 90001):
+
             def part(source: int, target: int, scale: int = scale) -> Tensor:
                 return torch.full(((source + 2 * target) * scale,), float(10 * source + target))
 

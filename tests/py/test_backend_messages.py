@@ -29,7 +29,9 @@ def test_tags_are_matched_whatever_the_order() -> None:
     def body(rank: int, world: int) -> None:
         for size in (4, 100000):
             if rank == 0:
-                works = [dist.isend(torch.full((size,), float(tag)), 1, tag=tag) for tag in range(9)]
+                works = [
+                    dist.isend(torch.full((size,), float(tag)), 1, tag=tag) for tag in range(9)
+                ]
                 for work in works:
                     assert work is not None
                     work.wait()
