@@ -407,12 +407,12 @@ void join_admit(struct master *master, struct master_out *out)
         return;
     }
     EACH_NODE (master, node) {
-        if (node->standing != STANDING_JOINING) {
-            continue;
-        }
-        if (node->live && holds_current(master, node)) {
+        if (node->standing == STANDING_JOINING && node->live && holds_current(master, node)) {
             list_add(master, node, out);
-        } else if (master->listed_count > 0) {
+        }
+    }
+    EACH_NODE (master, node) { /* the others, once there are donors */
+        if (node->standing == STANDING_JOINING && master->listed_count > 0) {
             node->standing = STANDING_CATCHING_UP;
             node->owed |= OWE_CATCHUP;
         }

@@ -107,7 +107,7 @@ static inline double field_double(struct fields *f, double value)
 #define FIELD_BOOL(f, name, place)                                                                 \
     do {                                                                                           \
         field_named(f, name, "bool");                                                              \
-        uint64_t field_value = field_uint(f, (place) ? 1 : 0, 1);                                  \
+        uint64_t field_value = field_uint(f, (f)->write && (place), 1);                            \
         (f)->ok = (f)->ok && field_value <= 1;                                                     \
         (place) = field_value == 1;                                                                \
     } while (0)
@@ -115,7 +115,7 @@ static inline double field_double(struct fields *f, double value)
 #define FIELD_ENUM(f, name, place, type, least, most)                                              \
     do {                                                                                           \
         field_named(f, name, "u1");                                                                \
-        int64_t field_value = (int64_t)field_uint(f, (uint64_t)(place), 1);                        \
+        int64_t field_value = (int64_t)field_uint(f, (f)->write ? (uint64_t)(place) : 0, 1);       \
         (f)->ok = (f)->ok && field_value >= (int64_t)(least) && field_value <= (int64_t)(most);    \
         (place) = (f)->ok ? (type)field_value : (least);                                           \
     } while (0)

@@ -19,8 +19,7 @@ static void toy_hmac(const void *key, size_t key_size, const void *data, size_t 
 
 static struct hello_config config(const char *token, const char *job, uint32_t roles, uint8_t seed)
 {
-    struct hello_config config = {
-        .token = token, .job_id = job, .roles = roles, .hmac = toy_hmac};
+    struct hello_config config = {.token = token, .job_id = job, .roles = roles, .hmac = toy_hmac};
     memset(config.nonce, seed, sizeof config.nonce);
     return config;
 }
@@ -56,7 +55,8 @@ static struct hello client, server;
 static void begin(const char *client_token, const char *server_token)
 {
     struct hello_config c = config(client_token, "job", 1u << HELLO_CONTROL, 1);
-    struct hello_config s = config(server_token, "job", 1u << HELLO_CONTROL | 1u << HELLO_STATUS, 2);
+    struct hello_config s =
+        config(server_token, "job", 1u << HELLO_CONTROL | 1u << HELLO_STATUS, 2);
     hello_client(&client, &c);
     hello_server(&server, &s);
 }

@@ -136,7 +136,9 @@ static void work_alone(struct round_id id)
 static void verdict(enum frame_type type, struct round_id id, bool again)
 {
     struct msg msg = {.type = type,
-                      .as.verdict = {.id = id, .mean_digest = 1234, .again = again,
+                      .as.verdict = {.id = id,
+                                     .mean_digest = 1234,
+                                     .again = again,
                                      .rc = type == FRAME_ABORT ? SOLO_EABORTED : 0}};
     say(&msg);
 }
@@ -286,8 +288,8 @@ TEST(a_payload_that_fails_its_checksum_costs_the_link)
     submit();
     begin(1, 1, 2);
     struct frame frame = {.type = FRAME_DELTA, .epoch = {5, 1}, .round = 1, .attempt = 1};
-    feed((struct member_event){
-        .type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = false});
+    feed(
+        (struct member_event){.type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = false});
     CHECK(find(ACTION_CLOSE));
     CHECK_EQ(sent(FRAME_FAULT)->as.fault.kind, FAULT_CORRUPT);
 }
@@ -316,8 +318,9 @@ TEST(frames_are_taken_by_their_attempt)
 TEST(a_member_that_fell_out_hears_it_at_its_next_merge)
 {
     join(2);
-    struct msg order = {.type = FRAME_CATCHUP, .as.catchup = {.version = 4, .digest = 55,
-                                                              .donor_count = 1, .donors = {1}}};
+    struct msg order = {
+        .type = FRAME_CATCHUP,
+        .as.catchup = {.version = 4, .digest = 55, .donor_count = 1, .donors = {1}}};
     say(&order);
     CHECK_EQ(member.state, MEMBER_CATCHING_UP);
     uint32_t peer = (uint32_t)member_peer_of(&member, 1, 101);
@@ -325,8 +328,7 @@ TEST(a_member_that_fell_out_hears_it_at_its_next_merge)
     const struct action *fetch = find(ACTION_FETCH);
     CHECK(fetch && fetch->version == 4);
     struct frame frame = {.type = FRAME_STATE, .round = 4};
-    feed((struct member_event){
-        .type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = true});
+    feed((struct member_event){.type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = true});
     CHECK(find(ACTION_ADOPT) && !find(ACTION_ADOPT)->flag);
     feed((struct member_event){.type = MEMBER_ADOPTED, .digest = 55});
     members(2, 2);
@@ -342,8 +344,9 @@ TEST(an_anchor_with_a_wrong_digest_is_fetched_again_and_then_given_up)
     join(2);
     uint32_t peer = (uint32_t)member_peer_of(&member, 1, 101);
     feed((struct member_event){.type = MEMBER_LINK_UP, .peer = peer});
-    struct msg order = {.type = FRAME_CATCHUP, .as.catchup = {.version = 4, .digest = 55,
-                                                              .donor_count = 1, .donors = {1}}};
+    struct msg order = {
+        .type = FRAME_CATCHUP,
+        .as.catchup = {.version = 4, .digest = 55, .donor_count = 1, .donors = {1}}};
     say(&order);
     struct frame frame = {.type = FRAME_STATE, .round = 4};
     for (uint32_t i = 0; i < CATCHUP_TRIES_MAX; i++) {
@@ -362,8 +365,7 @@ TEST(a_donor_serves_what_it_holds_and_says_no_to_the_rest)
     uint32_t peer = (uint32_t)member_peer_of(&member, 1, 101);
     feed((struct member_event){.type = MEMBER_LINK_UP, .peer = peer});
     struct frame frame = {.type = FRAME_FETCH, .round = 0, .chunk = 0};
-    struct member_event ask = {
-        .type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = true};
+    struct member_event ask = {.type = MEMBER_RECEIVED, .peer = peer, .frame = &frame, .ok = true};
     feed(ask);
     CHECK(find(ACTION_SERVE));
     frame.round = 1;

@@ -1,0 +1,645 @@
+#include "check.h"
+#include "protocol/master.h"
+
+#define LOG_MAX 4096u
+
+/* What the master sent and told since the last clear(), oldest first. */
+static struct {
+    uint32_t conn;
+    struct msg msg;
+} sends[LOG_MAX];
+static struct event events[LOG_MAX];
+static uint32_t closed[LOG_MAX];
+static uint32_t send_count, event_count, closed_count;
+static struct msg_members last_members;
+static int over_rc;
+
+static struct master master;
+static struct master_out out;
+static uint64_t now_us;
+
+static void clear(void)
+{
+    send_count = event_count = closed_count = 0;
+    over_rc = 1;
+}
+
+static void feed(struct master_event event)
+{
+    do {
+        event.now_us = now_us;
+        CHECK_EQ(master_step(&master, &event, &out), 0);
+        for (uint32_t i = 0; i < out.count; i++) {
+            const struct master_action *action = &out.actions[i];
+            if (action->type == MASTER_SEND) {
+                sends[send_count].conn = action->conn;
+                sends[send_count++].msg = *action->msg;
+                if (action->msg->type == FRAME_MEMBERS) {
+                    last_members = *action->msg->table.members;
+                }
+            } else if (action->type == MASTER_EVENT) {
+                events[event_count++] = out.events[action->index];
+            } else if (action->type == MASTER_CLOSE) {
+                closed[closed_count++] = action->conn;
+            } else if (action->type == MASTER_OVER) {
+                over_rc = action->rc;
+            }
+        }
+        event = (struct master_event){.type = MASTER_TICK};
+    } while (out.more);
+}
+
+static void tick(uint64_t after_us)
+{
+    now_us += after_us;
+    feed((struct master_event){.type = MASTER_TICK});
+}
+
+static const struct msg *sent(uint32_t conn, enum frame_type type)
+{
+    for (uint32_t i = send_count; i-- > 0;) {
+        if (sends[i].conn == conn && sends[i].msg.type == type) {
+            return &sends[i].msg;
+        }
+    }
+    return NULL;
+}
+
+static const struct event *told(enum event_kind kind)
+{
+    for (uint32_t i = 0; i < event_count; i++) {
+        if (events[i].kind == kind) {
+            return &events[i];
+        }
+    }
+    return NULL;
+}
+
+static void start(uint32_t min_nodes)
+{
+    struct master_config config = {.job_id = "job",
+                                   .incarnation = 50,
+                                   .min_nodes = min_nodes,
+                                   .timeout_us = 60000000,
+                                   .lease_us = 10000000};
+    now_us = 1000000;
+    master_init(&master, &config, now_us);
+    clear();
+}
+
+static struct msg join_of(uint32_t rank)
+{
+    struct msg msg = {.type = FRAME_JOIN};
+    struct msg_join *join = &msg.as.join;
+    strcpy(join->job_id, "job");
+    join->identity.node_rank = rank;
+    join->identity.instance = 100 + rank;
+    snprintf(join->identity.name, MSG_TEXT_MAX, "host%u", rank);
+    snprintf(join->identity.address, MSG_TEXT_MAX, "10.0.0.%u:1", rank);
+    snprintf(join->identity.host_id, MSG_TEXT_MAX, "machine%u:boot1", rank);
+    strcpy(join->settings.interval, "100");
+    strcpy(join->settings.codec, "fp32");
+    join->settings.elements[0] = 1000;
+    return msg;
+}
+
+static void say(uint32_t conn, struct msg msg)
+{
+    feed((struct master_event){.type = MASTER_MESSAGE, .conn = conn, .msg = &msg});
+}
+
+static void hold(uint32_t conn, uint64_t version, uint64_t digest)
+{
+    say(conn, (struct msg){.type = FRAME_CAUGHT_UP,
+                           .as.caught_up = {.held = true, .version = version, .digest = digest}});
+}
+
+static void ready(uint32_t conn, uint64_t version, uint64_t digest, uint64_t weight)
+{
+    say(conn, (struct msg){.type = FRAME_READY,
+                           .as.ready = {.version = version,
+                                        .digest = digest,
+                                        .weight = weight,
+                                        .steps = weight / 4,
+                                        .lr_sum = 0.5}});
+}
+
+static void done(uint32_t conn, uint64_t mean, uint64_t delta)
+{
+    say(conn,
+        (struct msg){.type = FRAME_DONE,
+                     .as.done = {.id = master.round, .mean_digest = mean, .delta_digest = delta}});
+}
+
+/* A job of `count` nodes, conn = rank, all training on version 0 with digest 7. */
+static void job(uint32_t count)
+{
+    start(1);
+    for (uint32_t i = 0; i < count; i++) {
+        say(i, join_of(i));
+    }
+    tick(MASTER_FOUND_US);
+    CHECK(sent(0, FRAME_CATCHUP)->as.catchup.own);
+    hold(0, 0, 7);
+    for (uint32_t i = 1; i < count; i++) {
+        CHECK(!sent(i, FRAME_CATCHUP)->as.catchup.own);
+        hold(i, 0, 7);
+    }
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(master.listed_count, count);
+    CHECK_EQ(last_members.listed_count, count);
+    clear();
+}
+
+static void all_ready(uint32_t count, uint64_t version, uint64_t digest)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        ready(i, version, digest, 40);
+    }
+    CHECK_EQ(master.phase, MASTER_EXCHANGING);
+}
+
+TEST(a_job_begins_with_the_values_of_the_lowest_rank)
+{
+    job(3);
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+    CHECK_EQ(last_members.rows[0].identity.node_rank, 0);
+    CHECK(last_members.rows[2].founder);
+}
+
+TEST(nothing_begins_before_min_nodes_are_there)
+{
+    start(2);
+    say(0, join_of(0));
+    tick(MASTER_FOUND_US);
+    CHECK(!sent(0, FRAME_CATCHUP));
+    say(1, join_of(1));
+    CHECK(sent(0, FRAME_CATCHUP));
+}
+
+TEST(a_round_goes_from_ready_to_one_commit_for_all)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    const struct msg_begin *begin = &sent(2, FRAME_BEGIN)->as.begin;
+    CHECK_EQ(begin->count, 3);
+    CHECK_EQ(begin->weights[1], 40);
+    CHECK(begin->lr_sum == 0.5 && begin->steps == 10);
+    CHECK_EQ(begin->job_step, 10);
+    done(0, 99, 1);
+    done(1, 99, 2);
+    CHECK(!sent(0, FRAME_COMMIT));
+    done(2, 99, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_EQ(sent(i, FRAME_COMMIT)->as.verdict.mean_digest, 99);
+    }
+    CHECK_EQ(told(EVENT_COMMITTED)->contributor_count, 3);
+    CHECK_EQ(master.version, 1);
+    CHECK(!told(EVENT_TWINS));
+}
+
+TEST(weights_are_what_each_member_did)
+{
+    job(2);
+    ready(0, 0, 7, 30);
+    ready(1, 0, 7, 0);
+    const struct msg_begin *begin = &sent(0, FRAME_BEGIN)->as.begin;
+    CHECK_EQ(begin->weights[0], 30);
+    CHECK_EQ(begin->weights[1], 0);
+}
+
+TEST(a_closed_connection_is_a_death_at_once_and_the_rest_run_the_round_again)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    clear();
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 2});
+    CHECK(sent(0, FRAME_ABORT)->as.verdict.again);
+    CHECK_EQ(told(EVENT_LOST)->rank, 2);
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.count, 2);
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.id.attempt, 2);
+    done(0, 5, 1);
+    done(1, 5, 2);
+    CHECK(sent(1, FRAME_COMMIT));
+}
+
+TEST(means_that_differ_are_never_committed)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    done(0, 99, 1);
+    done(1, 98, 2);
+    done(2, 99, 3);
+    CHECK(sent(0, FRAME_ABORT) && !sent(0, FRAME_COMMIT));
+    CHECK_EQ(told(EVENT_ODD)->rank, 1);
+}
+
+TEST(equal_deltas_are_told_with_both_names)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    done(0, 99, 5);
+    done(1, 99, 6);
+    done(2, 99, 5);
+    CHECK_EQ(told(EVENT_TWINS)->rank, 0);
+    CHECK_EQ(told(EVENT_TWINS)->other_rank, 2);
+}
+
+TEST(a_node_with_a_nan_is_left_out_and_the_others_go_on)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    clear();
+    struct msg fault = {
+        .type = FRAME_FAULT,
+        .as.fault = {
+            .id = master.round, .kind = FAULT_NONFINITE, .rank = 1, .text = "layer.weight"}};
+    say(1, fault);
+    CHECK_EQ(told(EVENT_NONFINITE)->rank, 1);
+    CHECK_HAS(told(EVENT_NONFINITE)->text, "layer.weight");
+    const struct msg_begin *begin = &sent(0, FRAME_BEGIN)->as.begin;
+    CHECK_EQ(begin->weights[0], 40);
+    CHECK_EQ(begin->weights[1], 0);
+    CHECK_EQ(begin->count, 2); /* it still receives the mean */
+}
+
+TEST(an_odd_anchor_after_a_commit_is_named_and_fetches_the_others)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    for (uint32_t i = 0; i < 3; i++) {
+        done(i, 99, i + 1);
+    }
+    clear();
+    hold(0, 1, 8);
+    hold(1, 1, 666);
+    CHECK(!told(EVENT_ODD));
+    hold(2, 1, 8);
+    CHECK_EQ(told(EVENT_ODD)->rank, 1);
+    CHECK_EQ(sent(1, FRAME_CATCHUP)->as.catchup.digest, 8);
+    CHECK_EQ(sent(1, FRAME_CATCHUP)->as.catchup.donor_count, 2);
+    CHECK_EQ(master.listed_count, 2);
+}
+
+TEST(a_joiner_waits_for_the_round_to_end_and_then_catches_up)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    clear();
+    say(5, join_of(5));
+    CHECK(sent(5, FRAME_ADMIT) && !sent(5, FRAME_CATCHUP));
+    done(0, 99, 1);
+    done(1, 99, 2);
+    CHECK(!sent(5, FRAME_CATCHUP)); /* nobody has told the new digest yet */
+    hold(0, 1, 8);
+    hold(1, 1, 8);
+    CHECK_EQ(sent(5, FRAME_CATCHUP)->as.catchup.version, 1);
+    CHECK(!sent(5, FRAME_CATCHUP)->as.catchup.founder);
+    hold(5, 1, 8);
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(last_members.listed_count, 3);
+}
+
+TEST(a_joiner_under_way_is_waited_for_but_not_for_ever)
+{
+    job(2);
+    say(5, join_of(5));
+    ready(0, 0, 7, 1);
+    ready(1, 0, 7, 1);
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+    for (uint32_t i = 0; i < 20 && master.phase == MASTER_BETWEEN; i++) {
+        tick(1000000);
+        say(0, (struct msg){.type = FRAME_HEARTBEAT});
+        say(1, (struct msg){.type = FRAME_HEARTBEAT});
+        say(5, (struct msg){.type = FRAME_HEARTBEAT});
+    }
+    CHECK_EQ(master.phase, MASTER_EXCHANGING);
+}
+
+TEST(a_joiner_in_its_first_interval_is_summoned_when_all_others_are_ready)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    done(0, 99, 1);
+    done(1, 99, 2);
+    hold(0, 1, 8);
+    hold(1, 1, 8);
+    say(5, join_of(5));
+    hold(5, 1, 8);
+    tick(MASTER_GATHER_US);
+    clear();
+    ready(0, 1, 8, 40);
+    CHECK(!sent(5, FRAME_SUMMON));
+    ready(1, 1, 8, 40);
+    CHECK(sent(5, FRAME_SUMMON));
+    CHECK_EQ(told(EVENT_SUMMONED)->rank, 5);
+    ready(5, 1, 8, 4);
+    CHECK_EQ(sent(5, FRAME_BEGIN)->as.begin.weights[2], 4);
+}
+
+TEST(a_straggler_is_summoned_after_a_grace)
+{
+    job(2);
+    ready(0, 0, 7, 40);
+    tick(MASTER_GRACE_MIN_US - 1);
+    CHECK(!sent(1, FRAME_SUMMON));
+    tick(1);
+    CHECK(sent(1, FRAME_SUMMON) && !sent(0, FRAME_SUMMON));
+}
+
+TEST(a_leave_is_a_goodbye_and_costs_nobody_a_wait)
+{
+    job(3);
+    ready(0, 0, 7, 40);
+    ready(1, 0, 7, 40);
+    say(2, (struct msg){.type = FRAME_LEAVE, .as.leave = {.finished = true}});
+    CHECK_EQ(told(EVENT_LEFT)->rank, 2);
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.count, 2);
+}
+
+TEST(the_job_is_over_and_late_joiners_are_ended_when_the_founders_have_finished)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    done(0, 9, 1);
+    done(1, 9, 2);
+    hold(0, 1, 8);
+    hold(1, 1, 8);
+    say(5, join_of(5));
+    hold(5, 1, 8);
+    clear();
+    say(0, (struct msg){.type = FRAME_LEAVE, .as.leave = {.finished = true}});
+    CHECK(!sent(5, FRAME_END));
+    say(1, (struct msg){.type = FRAME_LEAVE, .as.leave = {.finished = true}});
+    CHECK_EQ(sent(5, FRAME_END)->as.end.rc, 0);
+    CHECK_EQ(over_rc, 0);
+    CHECK_EQ(master.phase, MASTER_ENDED);
+}
+
+TEST(when_all_founders_die_the_others_take_their_place)
+{
+    job(1);
+    all_ready(1, 0, 7);
+    done(0, 9, 1);
+    hold(0, 1, 8);
+    say(5, join_of(5));
+    hold(5, 1, 8);
+    tick(MASTER_GATHER_US);
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 0});
+    CHECK(!sent(5, FRAME_END));
+    ready(5, 1, 8, 40);
+    CHECK_EQ(sent(5, FRAME_BEGIN)->as.begin.count, 1);
+}
+
+TEST(a_rank_that_is_taken_is_refused_with_both_addresses)
+{
+    job(2);
+    struct msg other = join_of(1);
+    other.as.join.identity.instance = 555;
+    strcpy(other.as.join.identity.address, "10.9.9.9:1");
+    strcpy(other.as.join.identity.host_id, "another:boot");
+    say(7, other);
+    CHECK(sent(7, FRAME_REFUSE)->as.refuse.retry_ms > 0); /* once more: news may be under way */
+    say(8, other);
+    CHECK_EQ(sent(8, FRAME_REFUSE)->as.refuse.retry_ms, 0);
+    CHECK_HAS(sent(8, FRAME_REFUSE)->as.refuse.text, "10.0.0.1:1");
+    CHECK_HAS(sent(8, FRAME_REFUSE)->as.refuse.text, "10.9.9.9:1");
+    CHECK_EQ(closed[closed_count - 1], 8);
+}
+
+TEST(a_machine_that_was_booted_again_takes_its_rank_back)
+{
+    job(2);
+    struct msg other = join_of(1);
+    other.as.join.identity.instance = 555;
+    strcpy(other.as.join.identity.host_id, "machine1:boot2");
+    say(7, other);
+    CHECK(sent(7, FRAME_ADMIT));
+    CHECK_EQ(told(EVENT_LOST)->rank, 1);
+}
+
+TEST(settings_that_differ_are_refused_with_names_and_both_values)
+{
+    job(1);
+    struct msg other = join_of(3);
+    strcpy(other.as.join.settings.interval, "50");
+    say(3, other);
+    const struct msg_refuse *refuse = &sent(3, FRAME_REFUSE)->as.refuse;
+    CHECK_EQ(refuse->rc, SOLO_EMISMATCH);
+    CHECK_HAS(refuse->text, "--sync_interval");
+    CHECK_HAS(refuse->text, "node 3");
+    CHECK_HAS(refuse->text, "\"50\"");
+    CHECK_HAS(refuse->text, "\"100\"");
+    other = join_of(4);
+    other.as.join.settings.elements[0] = 2000;
+    say(4, other);
+    CHECK_EQ(sent(4, FRAME_REFUSE)->as.refuse.rc, SOLO_EMISMATCH);
+    CHECK_HAS(sent(4, FRAME_REFUSE)->as.refuse.text, "2000");
+    other = join_of(5);
+    strcpy(other.as.join.job_id, "another");
+    say(5, other);
+    CHECK_HAS(sent(5, FRAME_REFUSE)->as.refuse.text, "\"another\"");
+    other = join_of(6);
+    strcpy(other.as.join.settings.versions, "torch=1");
+    say(6, other);
+    CHECK_EQ(sent(6, FRAME_REFUSE)->as.refuse.rc, SOLO_EVERSION);
+}
+
+TEST(a_silent_node_is_dropped_when_its_lease_ends)
+{
+    job(2);
+    for (uint32_t i = 0; i < 12; i++) {
+        tick(1000000);
+        say(0, (struct msg){.type = FRAME_HEARTBEAT});
+    }
+    CHECK_EQ(told(EVENT_LOST)->rank, 1);
+    CHECK_HAS(told(EVENT_LOST)->text, "silent");
+    CHECK_EQ(told(EVENT_ALONE)->rank, 0);
+}
+
+TEST(a_master_that_slept_drops_nobody_when_it_wakes)
+{
+    job(3);
+    tick(30000000);
+    CHECK(!told(EVENT_LOST));
+    CHECK_EQ(master.listed_count, 3);
+}
+
+TEST(who_fails_rounds_again_and_again_is_dropped_for_a_while)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    clear();
+    for (uint32_t i = 0; i < MASTER_BLAME_MAX && !told(EVENT_LOST); i++) {
+        CHECK_EQ(master.phase, MASTER_EXCHANGING);
+        struct msg fault = {.type = FRAME_FAULT,
+                            .as.fault = {.id = master.round, .kind = FAULT_LINK, .rank = 1}};
+        say(0, fault);
+        say(2, fault);
+        CHECK(sent(1, FRAME_ABORT));
+        tick(1000000);
+    }
+    CHECK_EQ(told(EVENT_LOST)->rank, 1);
+    CHECK(sent(1, FRAME_REFUSE)->as.refuse.retry_ms > 0);
+    CHECK_EQ(master.msg_begin.as.begin.count, 2);
+    say(9, join_of(1));
+    CHECK(sent(9, FRAME_REFUSE)->as.refuse.retry_ms > 0);
+}
+
+/* ---- after a restart ----------------------------------------------------------------------- */
+
+static struct msg back(uint32_t rank, uint64_t version, uint64_t digest)
+{
+    struct msg msg = join_of(rank);
+    struct msg_join *join = &msg.as.join;
+    join->returning = join->founder = true;
+    join->held = (struct msg_held){true, version, digest, 10 * version};
+    join->epoch = (struct epoch){40, 3};
+    join->epoch_count = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        join->epoch_ranks[i] = i;
+    }
+    return msg;
+}
+
+static struct msg doubting(uint32_t rank, uint64_t version, uint64_t digest)
+{
+    struct msg msg = back(rank, version, digest);
+    msg.as.join.doubt = (struct round_id){{40, 3}, version + 1, 1};
+    msg.as.join.doubt_digest = 99;
+    return msg;
+}
+
+TEST(a_restarted_master_takes_up_the_highest_version_that_members_hold)
+{
+    start(1);
+    say(0, back(0, 6, 66));
+    say(1, back(1, 7, 77));
+    CHECK_EQ(master.phase, MASTER_SETTLING);
+    say(2, back(2, 7, 77));
+    CHECK_EQ(master.version, 7);
+    CHECK(told(EVENT_SETTLED));
+    CHECK_EQ(sent(0, FRAME_CATCHUP)->as.catchup.version, 7);
+    CHECK(!sent(1, FRAME_CATCHUP));
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(last_members.listed_count, 2);
+    CHECK_EQ(last_members.epoch.incarnation, 50);
+}
+
+TEST(an_epoch_never_comes_twice_even_if_clocks_go_back)
+{
+    start(1);
+    struct msg msg = back(0, 1, 7);
+    msg.as.join.epoch = (struct epoch){900, 3};
+    say(0, msg);
+    say(1, back(1, 1, 7));
+    say(2, back(2, 1, 7));
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(last_members.epoch.incarnation, 901);
+}
+
+TEST(a_round_in_doubt_is_committed_if_all_of_its_members_had_it_whole)
+{
+    start(1);
+    for (uint32_t i = 0; i < 3; i++) {
+        say(i, doubting(i, 4, 44));
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_EQ(sent(i, FRAME_COMMIT)->as.verdict.id.round, 5);
+        hold(i, 5, 55);
+    }
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(master.version, 5);
+    CHECK_EQ(last_members.listed_count, 3);
+}
+
+TEST(a_round_in_doubt_is_aborted_if_one_of_its_members_had_not_finished)
+{
+    start(1);
+    say(0, doubting(0, 4, 44));
+    say(1, back(1, 4, 44));
+    say(2, doubting(2, 4, 44));
+    CHECK(sent(0, FRAME_ABORT) && sent(2, FRAME_ABORT) && !sent(0, FRAME_COMMIT));
+    CHECK_EQ(master.version, 4);
+}
+
+TEST(a_round_in_doubt_is_committed_if_one_member_heard_that_it_was)
+{
+    start(1);
+    say(0, doubting(0, 4, 44));
+    struct msg heard = back(1, 5, 55);
+    heard.as.join.committed = (struct round_id){{40, 3}, 5, 1};
+    say(1, heard);
+    say(2, doubting(2, 4, 44));
+    CHECK(sent(0, FRAME_COMMIT) && sent(2, FRAME_COMMIT));
+    CHECK_EQ(master.version, 5);
+}
+
+TEST(fewer_than_most_of_the_last_members_wait_longer)
+{
+    start(1);
+    say(0, back(0, 4, 44));
+    for (uint32_t i = 0; i < 12; i++) {
+        tick(1000000);
+        say(0, (struct msg){.type = FRAME_HEARTBEAT});
+    }
+    CHECK_EQ(master.phase, MASTER_SETTLING);
+    say(1, back(1, 4, 44)); /* now most of them */
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+}
+
+TEST(a_fresh_process_with_the_rank_proves_that_the_old_one_is_dead)
+{
+    start(1);
+    say(0, back(0, 4, 44));
+    say(1, join_of(1));
+    say(2, join_of(2));
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+    CHECK_EQ(sent(1, FRAME_CATCHUP)->as.catchup.version, 4);
+}
+
+TEST(the_master_ends_when_nobody_was_there_for_the_whole_timeout)
+{
+    start(1);
+    tick(59000000);
+    CHECK_EQ(over_rc, 1);
+    tick(2000000);
+    CHECK_EQ(over_rc, SOLO_ETIMEDOUT);
+}
+
+TEST(the_status_names_who_is_there_and_who_left_and_why)
+{
+    job(2);
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 1, .text = "reset by peer"});
+    static struct msg_status status;
+    master_status(&master, &status);
+    CHECK_EQ(status.count, 2);
+    CHECK_EQ(status.member_count, 1);
+    CHECK_EQ(status.rows[0].standing, STANDING_MEMBER);
+    CHECK_EQ(status.rows[1].standing, STANDING_LOST);
+    CHECK_STR(status.rows[1].left, "reset by peer");
+}
+
+TEST(a_full_house_gets_all_its_messages_though_one_answer_cannot_hold_them)
+{
+    uint32_t count = SOLO_MEMBERS_MAX;
+    start(1);
+    for (uint32_t i = 0; i < count; i++) {
+        say(i, join_of(i));
+    }
+    tick(MASTER_FOUND_US);
+    clear();
+    hold(0, 0, 7);
+    for (uint32_t i = 1; i < count; i++) {
+        CHECK(sent(i, FRAME_CATCHUP));
+    }
+    for (uint32_t i = 1; i < count; i++) {
+        clear();
+        hold(i, 0, 7);
+    }
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(last_members.listed_count, count);
+    struct msg more = join_of(count);
+    say(count, more);
+    CHECK_EQ(sent(count, FRAME_REFUSE)->as.refuse.rc, SOLO_ELIMIT);
+}
