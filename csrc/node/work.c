@@ -9,7 +9,8 @@
 #include "kernels/digest.h"
 #include "node/engine.h"
 
-#define WORK_SLICE_US 1000u /* of one turn */
+#define WORK_SLICE_US   1000u       /* of one turn */
+#define WORK_TWIN_BYTES (16u << 10) /* of each chunk are compared to find two equal deltas */
 
 /* ---- the two queues ---------------------------------------------------------------------- */
 
@@ -237,6 +238,7 @@ static void do_encode(struct solo *solo, const struct work *work)
     int rc = job_encode(&solo->job, work->chunk);
     uint32_t size;
     const void *bytes = job_delta(&solo->job, work->chunk, &size);
+    size = size < WORK_TWIN_BYTES ? size : WORK_TWIN_BYTES;
     if (rc >= 0 && !all_zero(bytes, size)) {
         solo->delta_digest += digest_chunk(work->chunk, bytes, size);
     }

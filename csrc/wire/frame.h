@@ -52,9 +52,9 @@ enum frame_type {
     FRAME_TYPE_COUNT = 49,
 };
 
-enum frame_flags { /* meaning by type */
-                   FRAME_MOMENTUM =
-                       1, /* FETCH, STATE, NO_STATE: outer momentum instead of the anchor */
+enum frame_flags {
+    FRAME_MOMENTUM = 1,    /* FETCH, STATE, NO_STATE: outer momentum, not the anchor */
+    FRAME_UNCHECKED = 128, /* payload_crc is 0 and not compared: memory of one host */
 };
 
 /* (incarnation of the master, counter): of the member list. Later epochs compare greater. */
@@ -114,6 +114,7 @@ struct frame_reader {
     uint8_t *into;       /* destination of the payload; NULL with skip */
     uint32_t got;        /* bytes of the header or payload so far */
     uint32_t crc_so_far; /* of the payload, kept while it arrives */
+    bool unchecked;      /* FRAME_UNCHECKED was set; `frame` does not show it */
     int state;           /* enum reader_state of frame.c */
     uint8_t scratch[4096];
 };

@@ -126,6 +126,19 @@ TEST(a_flipped_byte_in_header_or_payload_closes_the_connection)
     close_door();
 }
 
+/* Only memory of one host needs none. */
+TEST(a_frame_without_checksum_is_refused_over_tcp)
+{
+    open_door("127.0.0.1", NULL, 0);
+    struct raw_frame bad = {{0}};
+    struct frame frame = {.type = FRAME_LINK, .flags = FRAME_UNCHECKED, .size = 100};
+    frame_encode(&frame, bad.bytes);
+    speak_raw(bad.bytes, sizeof bad.bytes);
+    CHECK_EQ(refused_rc, SOLO_EPEER);
+    CHECK_EQ(server.frames, 0);
+    close_door();
+}
+
 TEST(an_endless_frame_is_refused_from_its_header)
 {
     open_door("127.0.0.1", NULL, 0);
