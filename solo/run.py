@@ -68,13 +68,13 @@ def pass_usr1_on() -> None:
             time.sleep(0.2)
 
 
-def end_at_once() -> None:
-    """The second Ctrl-C: no grace for anyone."""
+def end_at_once(number: int) -> None:
+    """The second signal: no grace for anyone."""
     for pid in ranks():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-    note("interrupted twice: ended at once")
-    os._exit(128 + signal.SIGINT)
+    note("interrupted again: ended at once")
+    os._exit(128 + number)
 
 
 def watch_signals() -> None:
@@ -91,7 +91,7 @@ def watch_signals() -> None:
                 threading.Thread(target=pass_usr1_on, daemon=True).start()
             interrupts += numbers.count(signal.SIGINT)
             if interrupts > 1:
-                end_at_once()
+                end_at_once(signal.SIGINT)
 
     watch.keep = writer  # type: ignore[attr-defined]  # the socket lives as long as the thread
     threading.Thread(target=watch, daemon=True, name="solo signals").start()
@@ -233,6 +233,8 @@ def main(arguments: list[str] | None = None) -> int:
         return report_failure(rank, failure, len(failed.failures) - 1)
     except SignalException as stopped:
         run_logs.drain()
+        if ranks():  # a further signal came while torchrun waited for them
+            end_at_once(stopped.sigval)
         error(81, f"stopped by {signal.Signals(stopped.sigval).name}")
         return 128 + int(stopped.sigval)
     except KeyboardInterrupt:
