@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -46,23 +45,27 @@ int device_gpus(void)
     return count ? count : count_by_nvml();
 }
 
-/* Cores that a cgroup's cpu.max allows, 0 if it does not limit. */
-static int quota_of(const char *folder)
+/* Whole cores that a quota in a period allows, 0 if it does not limit. */
+static int cores_of(const char *quota_text, const char *period_text)
 {
-    char *text = text_read_file(text_format("/sys/fs/cgroup%s/cpu.max", folder), 64);
-    unsigned long long quota, period;
-    if (!text || sscanf(text, "%llu %llu", &quota, &period) != 2 || !period) {
-        return 0;
+    uint64_t quota, period;
+    if (!quota_text || !period_text || !number_next(&quota_text, 10, &quota) ||
+        !number_next(&period_text, 10, &period) || !period) {
+        return 0; /* "max", or -1 */
     }
     return (int)((quota + period - 1) / period);
 }
 
+static int quota_of(const char *folder)
+{
+    char *text = text_read_file(text_format("/sys/fs/cgroup%s/cpu.max", folder), 64);
+    return text ? cores_of(text, strchr(text, ' ')) : 0;
+}
+
 static int quota_v1(void)
 {
-    char *quota = text_read_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 32);
-    char *period = text_read_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 32);
-    long long all = quota && period ? atoll(quota) : 0, one = period ? atoll(period) : 0;
-    return all > 0 && one > 0 ? (int)((all + one - 1) / one) : 0;
+    return cores_of(text_read_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 32),
+                    text_read_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 32));
 }
 
 int device_cores(void)
@@ -152,7 +155,8 @@ static struct finding choose_gpus(const struct device_request *request, struct p
                                     : "--gpus none",
                         NULL);
         } else {
-            list_add(&chosen, pool->limited ? pool->allotted.items[index] : wanted.items[i]);
+            list_add(&chosen,
+                     index < pool->allotted.count ? pool->allotted.items[index] : wanted.items[i]);
         }
     }
     pool->count = (int)chosen.count;
@@ -190,7 +194,8 @@ static struct finding choose_device(const struct device_request *request, struct
     }
     out->device = "cuda";
     if (one) {
-        out->visible = pool->limited ? pool->allotted.items[index] : text_copy(device + 5);
+        out->visible =
+            index < pool->allotted.count ? pool->allotted.items[index] : text_copy(device + 5);
         pool->count = 1;
         pool->limited = true;
         pool->words = text_format("--device %s is 1", device);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "number.h"
 #include "text.h"
 
 bool machine_url_parse(const char *text, struct solo_url *out, const char **why)
@@ -145,6 +146,8 @@ void machine_close(int fd)
     close(fd);
 }
 
+enum { TCP_LISTENS = 0x0a }; /* in /proc/net/tcp, as in linux/tcp_states.h */
+
 /* The inode of the socket that listens at the port, 0 if none is listed in this table. */
 static unsigned long listening_inode(const char *table, uint16_t port)
 {
@@ -153,19 +156,24 @@ static unsigned long listening_inode(const char *table, uint16_t port)
         return 0;
     }
     char line[512];
-    unsigned long inode = 0;
+    uint64_t inode = 0;
     while (!inode && fgets(line, sizeof line, file)) {
-        char *local_port = strchr(strchr(line, ':') ? strchr(line, ':') + 1 : line, ':');
-        unsigned number, state;
-        unsigned long found;
-        if (local_port && sscanf(local_port + 1, "%x %*s %x", &number, &state) == 2 &&
-            number == port && state == 0x0a &&
-            sscanf(local_port + 1, "%*x %*s %*x %*s %*s %*s %*s %*s %lu", &found) == 1) {
-            inode = found;
+        const char *fields[10] = {
+            0}; /* sl local remote st tx:rx tr:tm retrnsmt uid timeout inode */
+        char *rest = NULL, *at = strtok_r(line, " ", &rest);
+        for (int i = 0; at && i < 10; i++, at = strtok_r(NULL, " ", &rest)) {
+            fields[i] = at;
+        }
+        const char *local_port = fields[9] ? strchr(fields[1], ':') : NULL;
+        uint64_t number, state;
+        if (local_port && number_next(&(const char *){local_port + 1}, 16, &number) &&
+            number == port && number_next(&fields[3], 16, &state) && state == TCP_LISTENS &&
+            !number_next(&fields[9], 10, &inode)) {
+            inode = 0;
         }
     }
     fclose(file);
-    return inode;
+    return (unsigned long)inode;
 }
 
 static bool holds_socket(const char *pid, unsigned long inode)

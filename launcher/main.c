@@ -21,9 +21,8 @@ static int print_version(void)
 {
     struct python python;
     printf("solorun %s (wire %u)\n", SOLO_VERSION, SOLO_WIRE_VERSION);
-    struct finding finding = python_find(&python);
-    if (finding.level == LEVEL_OK) {
-        finding = python_find_torch(&python);
+    if (python_find(&python).level == LEVEL_OK) {
+        (void)python_find_torch(&python);
         printf("torch %s\npython %s (%s)\n", python.torch ? python.torch : "none", python.path,
                python.found);
     } else {

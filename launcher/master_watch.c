@@ -59,14 +59,19 @@ static void *look(void *argument)
     return NULL;
 }
 
+static bool read_variable(const char *text, uint64_t *pidfd, uint64_t *pid)
+{
+    return number_next(&text, 10, pidfd) && *text++ == ':' && number_next(&text, 10, pid);
+}
+
 void master_watch_begin(const struct launch *launch, struct solo_master *master)
 {
     const char *text = getenv(master_watch_variable);
-    int pidfd, pid;
-    if (!text || sscanf(text, "%d:%d", &pidfd, &pid) != 2 || pidfd < 0) {
+    uint64_t pidfd, pid;
+    if (!text || !read_variable(text, &pidfd, &pid)) {
         return;
     }
-    watch.pidfd = pidfd;
+    watch.pidfd = (int)pidfd;
     watch.launch = launch;
     watch.master = master;
     watch.runs = pthread_create(&watch.thread, NULL, look, NULL) == 0;
@@ -86,9 +91,9 @@ bool master_watch_is_abandoned(pid_t master)
     char *text = text_read_file(text_format("/proc/%d/environ", (int)master), ENVIRONMENT_BYTES);
     char *mark = text_format("%s=", master_watch_variable);
     for (char *at = text; at && *at; at += strlen(at) + 1) {
-        int pidfd, pid;
-        if (text_starts(at, mark) && sscanf(at + strlen(mark), "%d:%d", &pidfd, &pid) == 2) {
-            return kill(pid, 0) < 0 && errno == ESRCH;
+        uint64_t pidfd, pid;
+        if (text_starts(at, mark) && read_variable(at + strlen(mark), &pidfd, &pid)) {
+            return kill((pid_t)pid, 0) < 0 && errno == ESRCH;
         }
     }
     return false;

@@ -21,6 +21,19 @@ bool number_count(const char *text, uint64_t min, uint64_t max, uint64_t *out)
     return true;
 }
 
+bool number_next(const char **at, int base, uint64_t *out)
+{
+    const char *digits = *at + strspn(*at, " \t");
+    char *end;
+    if (!isxdigit((unsigned char)*digits)) {
+        return false;
+    }
+    errno = 0;
+    *out = strtoull(digits, &end, base);
+    *at = end;
+    return end != digits && errno == 0;
+}
+
 bool number_bool(const char *text, bool *out)
 {
     static const char *const words[][2] = {

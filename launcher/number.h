@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 bool number_count(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+/* The next number in a text of the kernel's: blanks before it are skipped, *at stands behind. */
+bool number_next(const char **at, int base, uint64_t *out);
 bool number_bool(const char *text, bool *out);      /* 1 0 true false yes no on off */
 bool number_ms(const char *text, uint32_t *out);    /* 90, 90s, 0.5, 250ms, 5m, 1h; > 0 */
 bool number_bytes(const char *text, uint64_t *out); /* 512M, 16GiB, 16G (1024s), 16GB (1000s) */

@@ -51,7 +51,8 @@ static struct finding check_plain_rank(struct launch *launch)
     const struct settings *settings = &launch->settings;
     const char *nnodes = settings->of[FLAG_NNODES].value;
     const char *backend = args_torchrun_value(launch->args, "rdzv_backend");
-    if (!settings_explicit(settings, FLAG_NODE_RANK) || (backend && strcmp(backend, "static"))) {
+    if (!settings_explicit(settings, FLAG_NODE_RANK) ||
+        (backend && strcmp(backend, "static") != 0)) {
         return fine("torchrun's");
     }
     if (!nnodes && getenv("PET_NNODES")) {

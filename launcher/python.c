@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "number.h"
+
 /* ---- the interpreter -------------------------------------------------------------------- */
 
 static const char *const names[] = {"python3", "python"};
@@ -90,9 +92,10 @@ static char *library_name(const char *real, const char *settings)
     }
     const char *version = settings ? strstr(settings, "version") : NULL;
     const char *equal = version ? strchr(version, '=') : NULL;
-    unsigned major, minor;
-    if (equal && sscanf(equal + 1, " %u.%u", &major, &minor) == 2) {
-        return text_format("python%u.%u", major, minor);
+    const char *at = equal ? equal + 1 : "";
+    uint64_t major, minor;
+    if (number_next(&at, 10, &major) && *at++ == '.' && number_next(&at, 10, &minor)) {
+        return text_format("python%u.%u", (unsigned)major, (unsigned)minor);
     }
     return text_copy("python3*");
 }

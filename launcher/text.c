@@ -158,8 +158,7 @@ char *text_shell(const char *text)
     *at++ = '\'';
     for (; *text; text++) {
         if (*text == '\'') {
-            memcpy(at, "'\\''", 4);
-            at += 4;
+            at = stpcpy(at, "'\\''");
         } else {
             *at++ = *text;
         }
