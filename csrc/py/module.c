@@ -1,4 +1,5 @@
 /* module.c - the CPython module solo._C: its functions and how its errors are raised. */
+#include "load.h"
 #include "py.h"
 
 PyObject *py_raise_text(int rc, const char *text)
@@ -113,7 +114,7 @@ static int execute(PyObject *module)
     if (add_type(module, py_engine_type) < 0 || add_type(module, py_master_type) < 0) {
         return -1;
     }
-    return add_constants(module);
+    return py_load_init(module) < 0 ? -1 : add_constants(module);
 }
 
 static PyMethodDef methods[] = {

@@ -1,0 +1,36 @@
+/* load.h - what the load_*.c files of solo._C share: checkpoints, files, arenas. */
+#ifndef SOLO_PY_LOAD_H
+#define SOLO_PY_LOAD_H
+
+#include "py.h"
+#include "solo_ckpt.h"
+
+/* Adds the types and functions for checkpoints to the module; 0, or -1 with an exception. */
+int py_load_init(PyObject *module);
+
+struct load_file {
+    PyObject_HEAD
+    struct solo_file *file;
+};
+struct load_checkpoint {
+    PyObject_HEAD
+    struct solo_ckpt *ckpt;
+};
+
+/* Checks the type; NULL with an exception. */
+struct load_file *load_file_of(PyObject *object);
+struct load_checkpoint *load_checkpoint_of(PyObject *object);
+
+/* New types, or NULL with an exception. */
+PyObject *load_file_type(PyObject *module);
+PyObject *load_checkpoint_type(PyObject *module);
+PyObject *load_arena_type(PyObject *module);
+PyObject *load_slice_type(PyObject *module);
+
+/* The object of a checkpoint: build(tensors, storage, resolve, call, state). */
+PyObject *load_build(PyObject *self, PyObject *arguments);
+
+/* read(file, checkpoint, reads, threads, direct, gaps, base, verify, tick) */
+PyObject *load_read(PyObject *module, PyObject *arguments);
+
+#endif
