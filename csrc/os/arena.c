@@ -69,3 +69,12 @@ void solo_arena_drop(const struct solo_arena *arena, uint64_t offset, uint64_t b
         madvise((void *)start, end - start, MADV_DONTNEED);
     }
 }
+
+void solo_memory_huge(void *at, uint64_t bytes)
+{
+    uintptr_t start = ((uintptr_t)at + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
+    uintptr_t end = ((uintptr_t)at + bytes) & ~(uintptr_t)(HUGE_BYTES - 1);
+    if (start < end) {
+        madvise((void *)start, end - start, MADV_HUGEPAGE);
+    }
+}

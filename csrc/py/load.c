@@ -1,10 +1,9 @@
 /* load.c - Checkpoint of solo._C: the index of one file as Python tables. */
-#define PY_SSIZE_T_CLEAN
+#include "load.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "load.h"
 
 static PyTypeObject *checkpoint_type;
 
@@ -319,17 +318,46 @@ static PyObject *local_check(PyObject *self, PyObject *arguments)
     const struct solo_ckpt_storage *rows;
     size_t count = solo_ckpt_storages(ckpt_of(self), &rows);
     unsigned row;
-    const char *local;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(arguments, "Iy#:local_check", &row, &local, &size)) {
+    Py_buffer local;
+    if (!PyArg_ParseTuple(arguments, "Iy*:local_check", &row, &local)) {
         return NULL;
     }
     if (row >= count) {
+        PyBuffer_Release(&local);
         PyErr_SetString(PyExc_IndexError, "no such storage");
         return NULL;
     }
-    int rc = solo_ckpt_local_check(ckpt_of(self), &rows[row], local, (size_t)size);
+    int rc = solo_ckpt_local_check(ckpt_of(self), &rows[row], local.buf, (size_t)local.len);
+    PyBuffer_Release(&local);
     return rc < 0 ? py_raise(rc) : Py_NewRef(Py_None);
+}
+
+/* Its conj and neg bits: {name: bool}. */
+static PyObject *tensor_metadata(PyObject *self, PyObject *row_object)
+{
+    const struct solo_ckpt_tensor *rows;
+    size_t count = solo_ckpt_tensors(ckpt_of(self), &rows), row = PyLong_AsSize_t(row_object);
+    PyObject *dict = PyErr_Occurred() ? NULL : PyDict_New();
+    if (!dict || row >= count || rows[row].metadata == SOLO_CKPT_NONE) {
+        return dict;
+    }
+    uint64_t cursor = 0;
+    const uint64_t *items;
+    size_t run;
+    while (dict && (run = solo_ckpt_items(ckpt_of(self), rows[row].metadata, &cursor, &items))) {
+        for (size_t i = 0; dict && i < run; i += 2) {
+            struct solo_ckpt_value key, value;
+            solo_ckpt_value_get(ckpt_of(self), items[i], &key);
+            solo_ckpt_value_get(ckpt_of(self), items[i + 1], &value);
+            PyObject *name = text_of(key.bytes ? key.bytes : "", key.size);
+            if (!name || PyDict_SetItem(dict, name, value.type == SOLO_CKPT_TRUE ? Py_True
+                                                                                 : Py_False) < 0) {
+                Py_CLEAR(dict);
+            }
+            Py_XDECREF(name);
+        }
+    }
+    return dict;
 }
 
 static PyObject *header_offset(PyObject *self, PyObject *row_object)
@@ -360,6 +388,7 @@ PyObject *load_checkpoint_type(PyObject *module)
         {"metadata", metadata, METH_NOARGS, "The bytes that describe the file, in two parts."},
         {"local_check", local_check, METH_VARARGS, "local_check(storage, header)"},
         {"header_offset", header_offset, METH_O, "Where the storage's zip header begins, or -1."},
+        {"tensor_metadata", tensor_metadata, METH_O, "Its conj and neg bits, as a dict."},
         {"build", load_build, METH_VARARGS, "build(tensors, storage, resolve, call, state)"},
         {NULL, NULL, 0, NULL},
     };
@@ -460,6 +489,47 @@ static PyObject *crc32(PyObject *module, PyObject *arguments)
     return PyLong_FromUnsignedLong(value);
 }
 
+/* For bytes that Python fetched itself: into an arena, and their checksum there. */
+static PyObject *store(PyObject *module, PyObject *arguments)
+{
+    unsigned long long address;
+    const char *bytes;
+    Py_ssize_t size;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "Ky#:store", &address, &bytes, &size)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    memcpy((void *)(uintptr_t)address, bytes, (size_t)size);
+    Py_END_ALLOW_THREADS
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *huge(PyObject *module, PyObject *arguments)
+{
+    unsigned long long address, size;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "KK:huge", &address, &size)) {
+        return NULL;
+    }
+    solo_memory_huge((void *)(uintptr_t)address, size);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *crc32_at(PyObject *module, PyObject *arguments)
+{
+    unsigned long long address, size;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "KK:crc32_at", &address, &size)) {
+        return NULL;
+    }
+    uint32_t value;
+    Py_BEGIN_ALLOW_THREADS
+    value = solo_crc32(0, (const void *)(uintptr_t)address, (size_t)size);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLong(value);
+}
+
 static PyMethodDef functions[] = {
     {"read", load_read, METH_VARARGS,
      "read(file, checkpoint, [(offset, bytes, address, storage)], threads, direct, gaps, base, "
@@ -467,6 +537,9 @@ static PyMethodDef functions[] = {
     {"shards", shards, METH_O, "shards(json) -> (names, files, total, faults)"},
     {"dtype_names", dtype_names, METH_NOARGS, "[(name, bits)], by dtype number"},
     {"sniff", sniff, METH_VARARGS, "sniff(head, file_bytes) -> kind"},
+    {"store", store, METH_VARARGS, "store(address, bytes)"},
+    {"huge", huge, METH_VARARGS, "huge(address, size): huge pages for untouched memory"},
+    {"crc32_at", crc32_at, METH_VARARGS, "crc32_at(address, size): of zip"},
     {"crc32", crc32, METH_VARARGS, "crc32(bytes, start=0): of zip"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,8 +1,7 @@
 /* load_memory.c - File, Arena and Slice of solo._C, and the reading of many ranges. */
-#define PY_SSIZE_T_CLEAN
-#include <stdlib.h>
-
 #include "load.h"
+
+#include <stdlib.h>
 
 #define TICK_MS 100u /* how often a long read looks for Ctrl-C and reports */
 

@@ -1,6 +1,7 @@
 /* module.c - the CPython module solo._C: its functions and how its errors are raised. */
-#include "load.h"
 #include "py.h"
+
+#include "load.h"
 
 PyObject *py_raise_text(int rc, const char *text)
 {

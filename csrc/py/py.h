@@ -5,6 +5,7 @@
 #ifndef SOLO_PY_H
 #define SOLO_PY_H
 
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "solo.h"

@@ -1,0 +1,91 @@
+"""The one exception of loading: what is wrong with which file, why, and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from solo.errors import SoloError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHOWN = 12  # problems in one message; the rest is counted
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        code: stable word: ``truncated``, ``damaged``, ``unsafe``, ``not_found``, ``device``, ...
+        text: one sentence.
+        offset: byte in the file, about; None: not at one place.
+        record: zip record or tensor it is about, or "".
+    """
+
+    code: str
+    text: str
+    offset: int | None = None
+    record: str = ""
+
+
+class CheckpointError(SoloError):
+    """A checkpoint cannot be loaded, saved or placed.
+
+    Attributes:
+        reason: code of the first problem, a stable word to branch on.
+        path: the file or directory, or "".
+        problems: everything that was found, not the first thing only.
+        fix: the command or argument that mends it, or "".
+    """
+
+    code = -15
+
+    def __init__(
+        self,
+        problems: Problem | Sequence[Problem],
+        *,
+        path: str = "",
+        fix: str = "",
+        total: int = 0,
+    ) -> None:
+        found = [problems] if isinstance(problems, Problem) else list(problems)
+        self.problems = found
+        self.reason = found[0].code if found else "unknown"
+        self.path = path
+        self.fix = fix
+        super().__init__(_message(found, path, fix, total or len(found)))
+
+    @property
+    def offset(self) -> int | None:
+        """Byte in the file of the first problem."""
+        return self.problems[0].offset if self.problems else None
+
+    @property
+    def record(self) -> str:
+        """Record or tensor of the first problem."""
+        return self.problems[0].record if self.problems else ""
+
+
+def _message(problems: list[Problem], path: str, fix: str, total: int) -> str:
+    head = f"{path}: " if path else ""
+    if len(problems) == 1 and total == 1:
+        lines = [head + _line(problems[0])]
+    else:
+        lines = [f"{head}{total} problems:"]
+        lines += [f"  - {_line(problem)}" for problem in problems[:SHOWN]]
+        if total > SHOWN:
+            lines.append(f"  - and {total - SHOWN} more")
+    if fix:
+        lines.append(f"  -> {fix}")
+    return "\n".join(lines)
+
+
+def _line(problem: Problem) -> str:
+    return f"[{problem.code}] {problem.text}"
+
+
+def fail(code: str, text: str, *, path: str = "", fix: str = "", record: str = "") -> CheckpointError:
+    """An error of one problem, to be raised by the caller."""
+    return CheckpointError(Problem(code, text, record=record), path=path, fix=fix)

@@ -1,0 +1,284 @@
+"""A checkpoint straight into tensors that are there already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from solo._load import collection, dcp, paths, read
+from solo._load.errors import CheckpointError, Problem, fail
+from solo._load.place import CPU, Placement
+from solo._load.single import Request, convert, prepare
+from solo._load.table import Table, dtypes
+
+if TYPE_CHECKING:
+    from solo._load.paths import Where
+
+WRAPPERS = ("", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.")
+STAGED_BYTES = 64 << 20  # host memory for what cannot be read in place
+HUGE_BYTES = 4 << 20  # targets from here on are offered huge pages
+
+
+@dataclass
+class Report:
+    """What ``load_into`` did.
+
+    Attributes:
+        loaded: names that were loaded.
+        missing: names of the target that the checkpoint lacks (``strict=False``).
+        unexpected: names of the checkpoint that the target lacks (``strict=False``).
+        stripped: the prefix that was taken off the file's names (or ``-`` and the target's).
+        in_place: bytes that were read directly into the target.
+        staged: bytes that went through a buffer (other dtype, layout or device).
+        still_meta: parameters and buffers of the module that have no data yet.
+    """
+
+    loaded: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    stripped: str = ""
+    in_place: int = 0
+    staged: int = 0
+    still_meta: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Pair:
+    """A tensor of the target and the row of a table that it takes."""
+
+    name: str
+    target: torch.Tensor
+    table: Table
+    row: int
+
+
+def load_into(
+    target: Any, where: Where, request: Request, *, strict: bool, strip_prefix: str | None
+) -> Report:
+    tensors = targets(target)
+    found = paths.locate(
+        where, storage_options=request.storage_options, threads=request.how.threads
+    )
+    if found.directory and dcp.is_dcp(found.directory):
+        return _from_dcp(tensors, found.directory, request, strict)
+    opened = collection.open_found(found, request)
+    tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
+    report = Report()
+    names, report.stripped = match(tables, tensors, strip_prefix)
+    pairs = [
+        Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names
+    ]
+    _compare(report, tensors, names, pairs, tables, strict)
+    for table in tables:
+        _load_table(target, table, [p for p in pairs if p.table is table], request, report)
+    report.loaded = [pair.name for pair in pairs]
+    if isinstance(target, torch.nn.Module):
+        everything = [*target.named_parameters(), *target.named_buffers()]
+        report.still_meta = [name for name, tensor in everything if tensor.is_meta]
+    return report
+
+
+def targets(target: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a module (what its state_dict names) or of a mapping, by name."""
+    if isinstance(target, torch.nn.Module):
+        items = target.state_dict(keep_vars=True).items()
+    elif isinstance(target, Mapping):
+        items = target.items()
+    else:
+        raise fail("argument", f"a module or a dict is expected, not {type(target).__name__}")
+    return {name: value for name, value in items if isinstance(value, torch.Tensor)}
+
+
+# ---- names --------------------------------------------------------------------------------------------
+
+
+def match(
+    tables: list[Table], tensors: Mapping[str, torch.Tensor], strip: str | None
+) -> tuple[dict[str, tuple[Table, int]], str]:
+    """Names of the target to rows. The file may nest the weights in a dict ("model",
+    "state_dict"), and either side may carry the prefix of a wrapper."""
+    groups: dict[str, dict[str, tuple[Table, int]]] = {}
+    for table in tables:
+        for name, key_at, row in table.names:
+            groups.setdefault(name[:key_at], {})[name[key_at:]] = (table, row)
+            if key_at:
+                groups.setdefault("", {}).setdefault(name, (table, row))
+    best: tuple[int, dict[str, tuple[Table, int]], str] = (-1, {}, "")
+    for group in groups.values():
+        for prefix in WRAPPERS if strip is None else (strip,):
+            renamed = {n.removeprefix(prefix): v for n, v in group.items()}
+            for own in WRAPPERS if prefix == "" and strip is None else ("",):
+                count = sum(name.removeprefix(own) in renamed for name in tensors)
+                if count > best[0]:
+                    known = {n: renamed[n.removeprefix(own)] for n in tensors
+                             if n.removeprefix(own) in renamed}
+                    rest = {n: v for n, v in renamed.items()
+                            if n not in {k.removeprefix(own) for k in known}}
+                    best = (count, {**known, **rest}, prefix or (f"-{own}" if own else ""))
+    return best[1], best[2]
+
+
+def _compare(
+    report: Report,
+    tensors: Mapping[str, torch.Tensor],
+    names: Mapping[str, object],
+    pairs: list[Pair],
+    tables: list[Table],
+    strict: bool,
+) -> None:
+    held = {_place(pair.target) for pair in pairs}
+    report.missing = [n for n, t in tensors.items() if n not in names and _place(t) not in held]
+    report.unexpected = [name for name in names if name not in tensors]
+    problems = [
+        Problem("shape", f"{p.name!r} is {tuple(p.target.shape)} in the target and "
+                f"{p.table.tensors[p.row].sizes} in the file", record=p.name)
+        for p in pairs
+        if tuple(p.target.shape) != p.table.tensors[p.row].sizes
+    ]
+    if strict:
+        problems += _listed("missing", "the file lacks", report.missing)
+        problems += _listed("unexpected", "the target lacks", report.unexpected)
+    if problems:
+        raise CheckpointError(
+            problems,
+            path=tables[0].source.name if len(tables) == 1 else "",
+            fix="strict=False leaves missing and unexpected names alone; strip_prefix= renames",
+        )
+
+
+def _place(tensor: torch.Tensor) -> object:
+    """What tied tensors have in common."""
+    return id(tensor) if tensor.is_meta else (tensor.data_ptr(), tensor.shape)
+
+
+def _listed(code: str, words: str, names: list[str]) -> list[Problem]:
+    if not names:
+        return []
+    groups = Counter(".".join(name.split(".")[:2]) for name in names)
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    under = ", ".join(f"{g} ({c})" for g, c in groups.most_common(4)) if len(names) > 8 else ""
+    return [Problem(code, f"{words} {len(names)} names: {shown}" + (f"; under {under}" if under else ""))]
+
+
+# ---- data ---------------------------------------------------------------------------------------------
+
+
+def _load_table(
+    target: Any, table: Table, pairs: list[Pair], request: Request, report: Report
+) -> None:
+    fresh = [p for p in pairs if p.target.is_meta]
+    direct = [p for p in pairs if not p.target.is_meta and _fits(p)]
+    chosen = {id(p) for p in (*fresh, *direct)}
+    if fresh:
+        _replace(target, table, fresh, request)
+    reads = []
+    for pair in direct:
+        row = table.tensors[pair.row]
+        storage = table.storages[row.storage]
+        size = pair.target.numel() * pair.target.element_size()
+        start = storage.offset + row.first * pair.target.element_size()
+        reads.append((start, size, pair.target.data_ptr(), row.storage))
+        report.in_place += size
+        torch.autograd.graph.increment_version(pair.target)
+        if size >= HUGE_BYTES:
+            read._C.huge(pair.target.data_ptr(), size)
+    if reads:
+        read.run(table, reads, request.how, None)
+    _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
+
+
+def _fits(pair: Pair) -> bool:
+    """Whether the file's bytes are the target's bytes."""
+    row = pair.table.tensors[pair.row]
+    storage = pair.table.storages[row.storage]
+    return (
+        pair.target.device == CPU
+        and pair.target.is_contiguous()
+        and bool(row.contiguous)
+        and not row.metadata
+        and not pair.table.info["big_endian"]
+        and storage.packed == storage.bytes
+        and dtypes()[row.dtype] == pair.target.dtype
+        and pair.target.layout == torch.strided
+    )
+
+
+def _stage(table: Table, pairs: list[Pair], request: Request, report: Report) -> None:
+    """Through the host in batches; what is read is copied before the next batch is read."""
+    by_storage: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        by_storage.setdefault(table.tensors[pair.row].storage, []).append(pair)
+    rows = sorted(by_storage, key=lambda r: table.storages[r].offset)
+    placed = Placement([CPU] * len(table.storages))
+    for batch in read.batches(table, rows, STAGED_BYTES):
+        cells = read.read_storages(table, placed, batch, request.how)
+        wanted = [pair for row in batch for pair in by_storage[row]]
+        made = read.make_tensors(table, cells, [pair.row for pair in wanted])
+        with torch.no_grad():
+            for pair in wanted:
+                pair.target.copy_(made[pair.row])
+                report.staged += pair.target.numel() * pair.target.element_size()
+
+
+def _replace(target: Any, table: Table, pairs: list[Pair], request: Request) -> None:
+    """New tensors in the place of those on meta; tied ones stay tied."""
+    (placed,) = prepare([table], request)
+    rows = sorted({pair.row for pair in pairs})
+    cells = read.read_storages(table, placed, read.storages_of(table, rows), request.how)
+    made = read.make_tensors(table, cells, rows)
+    convert(made, request.dtype) if request.dtype is not None else None
+    known: dict[int, torch.Tensor] = {}
+    for pair in pairs:
+        new = known.get(id(pair.target))
+        if new is None:
+            new = made[pair.row].detach()
+            if request.dtype is None and new.dtype != pair.target.dtype:
+                new = new.to(pair.target.dtype)
+            if isinstance(pair.target, torch.nn.Parameter):
+                new = torch.nn.Parameter(new, requires_grad=pair.target.requires_grad)
+            known[id(pair.target)] = new
+        _put(target, pair.name, new)
+
+
+def _put(target: Any, name: str, value: torch.Tensor) -> None:
+    if not isinstance(target, torch.nn.Module):
+        target[name] = value
+        return
+    *parents, leaf = name.split(".")
+    module = target.get_submodule(".".join(parents))
+    if leaf in module._parameters:
+        module._parameters[leaf] = value  # type: ignore[assignment]
+    else:
+        module._buffers[leaf] = value
+
+
+def _from_dcp(
+    tensors: dict[str, torch.Tensor], folder: str, request: Request, strict: bool
+) -> Report:
+    """A DCP directory: names as they are in it, or under the one dict that fits best."""
+    items, _ = dcp.read_metadata(folder)
+    available = {n: i for n, i in items.items() if i.sizes is not None}
+    heads = {""} | {name[: at + 1] for name in available for at, c in enumerate(name) if c == "."}
+    head = max(heads, key=lambda h: (sum(h + name in available for name in tensors), -len(h)))
+    report = Report(stripped=head)
+    report.missing = [name for name in tensors if head + name not in available]
+    problems = _listed("missing", "the directory lacks", report.missing) if strict else []
+    for name, tensor in tensors.items():
+        item = available.get(head + name)
+        if item is not None and item.sizes != tuple(tensor.shape):
+            problems.append(Problem("shape", f"{name!r} is {tuple(tensor.shape)} in the target "
+                                    f"and {item.sizes} in the directory", record=name))
+    if problems:
+        raise CheckpointError(problems, path=folder, fix="strict=False leaves missing names alone")
+    wanted = {head + n: available[head + n] for n in tensors if head + n in available}
+    with torch.no_grad():
+        for name, value in dcp.read_items(folder, wanted, request).items():
+            own = tensors[name.removeprefix(head)]
+            own.copy_(value)
+            report.staged += value.numel() * value.element_size()
+            report.loaded.append(name.removeprefix(head))
+    return report

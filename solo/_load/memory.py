@@ -1,0 +1,129 @@
+"""What memory is needed and what is free, asked before the first byte is read."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from typing import TYPE_CHECKING
+
+import torch
+
+from solo._load.errors import CheckpointError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+RESERVE = 1 << 30  # of a GPU: context, workspaces, fragments
+CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+def parse_bytes(value: int | str) -> int:
+    """``"8GiB"``, ``"500M"``, ``1000``: bytes; units are powers of 1024."""
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)i?b?\s*", value.lower())
+    if not match:
+        raise CheckpointError(
+            Problem("argument", f"{value!r} is not a size"), fix="write it like '8GiB' or '500M'"
+        )
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def human(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def host_free() -> int:
+    """Bytes that this process can still get: the machine's, or its container's if less."""
+    free = 1 << 62
+    with open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    return min(free, _cgroup_free())
+
+
+def _cgroup_free() -> int:
+    """What the container's limit leaves; its reclaimable page cache counts as free."""
+    for limit_name, usage_name in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = (CGROUP / limit_name).read_text().strip()
+            usage = int((CGROUP / usage_name).read_text())
+        except (OSError, ValueError):
+            continue
+        if limit.isdigit() and int(limit) < 1 << 60:
+            return max(0, int(limit) - usage + _cgroup_cache(usage_name))
+    return 1 << 62
+
+
+def _cgroup_cache(usage_name: str) -> int:
+    try:
+        text = (CGROUP / usage_name).with_name("memory.stat").read_text()
+    except OSError:
+        return 0
+    match = re.search(r"^(?:total_)?inactive_file (\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def device_free(device: torch.device) -> int:
+    if device.type == "cuda":
+        return max(0, torch.cuda.mem_get_info(device)[0] - RESERVE)
+    if device.type == "cpu":
+        return host_free()
+    return 1 << 62
+
+
+def check(
+    needed: Mapping[str, int],
+    *,
+    path: str,
+    memory_limit: int | str | None = None,
+    gpu_memory_limit: int | str | None = None,
+) -> None:
+    """Raise if a device cannot take its part, with what is needed and what there is.
+
+    Args:
+        needed: bytes by device name; ``"disk"`` and ``"meta"`` need none.
+        path: for the message.
+        memory_limit: bytes this load may take of the host; default ``SOLO_MEMORY``, else all.
+        gpu_memory_limit: the same of each GPU.
+    """
+    limit = memory_limit if memory_limit is not None else os.environ.get("SOLO_MEMORY") or None
+    problems = []
+    for name, count in needed.items():
+        if name in ("disk", "meta") or not count:
+            continue
+        device = torch.device(name)
+        own = limit if device.type == "cpu" else gpu_memory_limit
+        free = device_free(device)
+        allowed = free if own is None else min(free, parse_bytes(own))
+        if count > allowed:
+            cause = "are free" if own is None or free <= allowed else "are allowed"
+            problems.append(
+                Problem("memory", f"{name} needs {human(count)}, {human(allowed)} {cause}", record=name)
+            )
+    if problems:
+        raise CheckpointError(
+            problems,
+            path=path,
+            fix="place a part elsewhere with device_map, leave it in the file with mode='mmap', "
+            "or load less with only=",
+        )
+
+
+def report(needed: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Bytes by device: of this checkpoint, and free now."""
+    out = {}
+    for name, count in needed.items():
+        free = 0 if name == "disk" else device_free(torch.device(name))
+        out[name] = {"loaded": count, "free": free if free < 1 << 62 else 0}
+    return out

@@ -1,0 +1,372 @@
+"""Data: storages to memory, tensors as views of it.
+
+On the CPU all storages of a file share one arena that is laid out like the file, so that a
+few large reads fill it; each is still a storage of its own to torch, and large ones give
+their pages back when the last tensor of them is gone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from solo import _C
+from solo._load.errors import CheckpointError, Problem, fail
+from solo._load.place import DISK, Placement
+from solo._load.stage import to_device
+from solo._load.table import Table, dtype_bits, dtype_names, torch_dtype
+
+if TYPE_CHECKING:
+    from solo._load.source import Read, Tick
+
+BLOCK = 4096  # what direct reads and pages are aligned to
+SLICE_BYTES = 1 << 20  # storages from here on free their own pages
+DENSE = 0.9  # share of a file from which its layout is kept whole
+
+
+@dataclass
+class How:
+    """How to read; see ``solo.load``."""
+
+    threads: int = 0
+    direct: str = "auto"
+    verify: bool = True
+    mode: str = "copy"
+    tick: Tick | None = None
+
+
+Cell = tuple[Any, int]  # a buffer and where in it; or an UntypedStorage and -1
+
+
+def read_storages(
+    table: Table, placement: Placement, rows: Iterable[int], how: How
+) -> dict[int, Cell]:
+    """Bring these storages where they belong."""
+    cells: dict[int, Cell] = {}
+    groups: dict[torch.device | str, list[int]] = {}
+    for row in rows:
+        device = placement.devices[row]
+        if how.mode == "mmap" and device == torch.device("cpu"):
+            device = DISK
+        groups.setdefault(device, []).append(row)
+    for device, group in groups.items():
+        if device == DISK:
+            cells.update(_map(table, group, how))
+        elif device == torch.device("cpu"):
+            cells.update(_copy(table, group, how))
+        elif isinstance(device, torch.device) and device.type == "meta":
+            for row in group:
+                storage = torch.UntypedStorage(table.storages[row].bytes, device="meta")
+                cells[row] = (storage, -1)
+        else:
+            cells.update(to_device(table, group, torch.device(device), how))
+    if table.info["big_endian"]:
+        _swap(table, cells)
+    if placement.restore is not None:
+        _restore(table, cells, placement.restore)
+    return cells
+
+
+def untyped(cell: Cell, size: int) -> torch.UntypedStorage:
+    """The storage of a cell, made now if it is memory so far."""
+    buffer, at = cell
+    if at < 0:
+        return buffer  # type: ignore[no-any-return]
+    if size == 0:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8, count=size, offset=at).untyped_storage()
+
+
+# ---- copies ---------------------------------------------------------------------------------------
+
+
+def _copy(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
+    plain = [r for r in rows if table.storages[r].bytes and _is_stored(table, r)]
+    places, size, congruent = layout(table, plain)
+    cells: dict[int, Cell] = {}
+    if size:
+        arena = _C.Arena(size, congruent)
+        address = arena.address
+        reads = [
+            (table.storages[r].offset, table.storages[r].bytes, address + places[r], r)
+            for r in plain
+        ]
+        run(table, reads, how, memoryview(arena))
+        for r in plain:
+            count = table.storages[r].bytes
+            large = count >= SLICE_BYTES
+            cells[r] = (arena.slice(places[r], count), 0) if large else (arena, places[r])
+    for r in rows:
+        if r not in cells:
+            data = _inflate(table, r) if table.storages[r].bytes else bytearray()
+            cells[r] = (data, 0)
+    return cells
+
+
+def _is_stored(table: Table, row: int) -> bool:
+    return table.storages[row].packed == table.storages[row].bytes
+
+
+def layout(table: Table, rows: list[int]) -> tuple[dict[int, int], int, int]:
+    """Place of each storage in an arena, the arena's size, and what its address is congruent to.
+
+    Dense: as in the file. Sparse: runs of neighbours, each on blocks of its own. A storage
+    that the file does not align for its dtype has a place of its own at the end.
+    """
+    if not rows:
+        return {}, 0, 0
+    storages = table.storages
+    order = sorted(rows, key=lambda r: storages[r].offset)
+    loose = [r for r in order if (table.base + storages[r].offset) % alignment(table, r)]
+    tight = [r for r in order if (table.base + storages[r].offset) % alignment(table, r) == 0]
+    places: dict[int, int] = {}
+    size = congruent = 0
+    if tight:
+        start = storages[tight[0]].offset
+        span = storages[tight[-1]].offset + storages[tight[-1]].bytes - start
+        used = sum(storages[r].bytes for r in tight)
+        congruent = (table.base + start) % BLOCK
+        if used >= DENSE * span or len(tight) * 512 + used >= span:
+            places = {r: storages[r].offset - start for r in tight}
+            size = span
+        else:
+            size = _sparse(table, tight, congruent, places)
+    if loose:
+        at = (size + 2 * BLOCK) // BLOCK * BLOCK + BLOCK
+        at += (-congruent) % 64
+        for r in loose:
+            places[r] = at
+            at = (at + storages[r].bytes + 63) // 64 * 64
+        size = at
+    return places, size, congruent
+
+
+def alignment(table: Table, row: int) -> int:
+    """What the address of a storage must be a multiple of. Storages of a pickle may be untyped
+    (any dtype up to 8 bytes is in them); in safetensors each is one tensor."""
+    return 8 if table.has_object else min(8, max(1, dtype_bits()[table.storages[row].dtype] // 8))
+
+
+def _sparse(table: Table, rows: list[int], congruent: int, places: dict[int, int]) -> int:
+    """Runs of neighbours, each beginning in a block of its own; gives the end."""
+    end = -1
+    shift = at = 0
+    for r in rows:
+        offset, count = table.storages[r].offset, table.storages[r].bytes
+        if end < 0 or offset - end > BLOCK:
+            at = 0 if end < 0 else (at + congruent) // BLOCK * BLOCK + BLOCK - congruent
+            inside = (table.base + offset) % BLOCK
+            at += (inside - (at + congruent)) % BLOCK
+            shift = at - offset
+        places[r] = offset + shift
+        at = places[r] + count
+        end = offset + count
+    return at
+
+
+def run(table: Table, reads: list[Read], how: How, arena: memoryview | None) -> None:
+    """Read, and raise what is wrong with all of it."""
+    try:
+        wrong = table.source.read_into(
+            table.index,
+            reads,
+            arena=arena,
+            threads=how.threads,
+            direct=how.direct,
+            base=table.base,
+            verify=how.verify,
+            tick=how.tick,
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise _read_error(table, error) from error
+    if wrong:
+        raise checksum_error(table, wrong)
+
+
+def _read_error(table: Table, error: Exception) -> BaseException:
+    text = str(error)
+    if "changed while it was read" in text or "became shorter" in text:
+        return fail(
+            "changed", text, path=table.source.name, fix="wait until its writer has finished"
+        )
+    if getattr(error, "code", 0) == -15:
+        return fail("mismatch", text, path=table.source.name, fix="do not trust this file")
+    if getattr(error, "code", 0) == -3:
+        return fail("io", text, path=table.source.name, fix="look at the disk or the network")
+    return error
+
+
+def checksum_error(table: Table, wrong: list[int]) -> CheckpointError:
+    problems = []
+    for row in wrong:
+        storage = table.storages[row]
+        names = table.names_of_storage(row)
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        problems.append(
+            Problem(
+                "checksum",
+                f"record data/{storage.key} ({storage.bytes} bytes at {storage.offset}) does not "
+                f"have its checksum; of it: {shown or 'no named tensor'}",
+                offset=storage.offset,
+                record=storage.key,
+            )
+        )
+    whole = len(table.storages) - len(wrong)
+    return CheckpointError(
+        problems,
+        path=table.source.name,
+        fix=f"copy or download it again; {whole} of {len(table.storages)} storages are whole: "
+        "only= loads them, verify=False ignores checksums",
+    )
+
+
+def _inflate(table: Table, row: int) -> bytearray:
+    """A compressed record, which torch never writes but zip tools do. Bounded by its size."""
+    storage = table.storages[row]
+    data = table.source.read(table.base + storage.offset, storage.packed)
+    try:
+        stream = zlib.decompressobj(-15)
+        out = bytearray(stream.decompress(data, storage.bytes))
+        complete = len(out) == storage.bytes and not stream.decompress(stream.unconsumed_tail, 1)
+    except zlib.error as error:
+        raise fail("damaged", f"record data/{storage.key}: {error}", path=table.source.name) from None
+    if not complete:
+        raise fail(
+            "mismatch",
+            f"record data/{storage.key} does not inflate to its {storage.bytes} bytes",
+            path=table.source.name,
+        )
+    if storage.crc and _C.crc32(out) != storage.crc:
+        raise checksum_error(table, [row])
+    return out
+
+
+# ---- in the file -----------------------------------------------------------------------------------
+
+
+def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
+    """The file itself as memory; what cannot be mapped is copied."""
+    source = table.source
+    file = getattr(source, "file", None)
+    if file is None or source.network:
+        return _copy(table, rows, how)
+    mappable = [
+        r
+        for r in rows
+        if _is_stored(table, r)
+        and table.storages[r].bytes
+        and (table.base + table.storages[r].offset) % alignment(table, r) == 0
+        and not table.info["big_endian"]
+    ]
+    try:
+        arena = _C.Arena(source.size, 0, file) if mappable else None
+    except Exception:  # ENODEV of some file systems
+        return _copy(table, rows, how)
+    cells: dict[int, Cell] = {}
+    view = memoryview(arena) if arena is not None else None
+    for r in mappable:
+        at = table.base + table.storages[r].offset
+        header = table.index.header_offset(r)
+        if header >= 0 and view is not None:
+            try:
+                table.index.local_check(r, view[table.base + header : at])
+            except Exception as error:
+                raise _read_error(table, error) from error
+        cells[r] = (arena, at)
+    rest = [r for r in rows if r not in cells]
+    cells.update(_copy(table, rest, how))
+    return cells
+
+
+# ---- after reading -----------------------------------------------------------------------------------
+
+
+def _swap(table: Table, cells: dict[int, Cell]) -> None:
+    """A file of the other byte order: swap by the element size of the tensors in a storage."""
+    dtype_of: dict[int, int] = {}
+    for tensor in table.tensors:
+        dtype_of.setdefault(tensor.storage, tensor.dtype)
+    for row, cell in cells.items():
+        number = dtype_of.get(row, table.storages[row].dtype)
+        storage = untyped(cell, table.storages[row].bytes)
+        if storage.device.type != "meta" and dtype_bits()[number] > 8:
+            storage.byteswap(torch_dtype(number, table.storages[row].key))
+            cells[row] = (storage, -1)
+
+
+def _restore(table: Table, cells: dict[int, Cell], function: Callable[[Any, str], Any]) -> None:
+    for row, cell in cells.items():
+        storage = untyped(cell, table.storages[row].bytes)
+        placed = function(storage, table.storages[row].location)
+        if placed is None:
+            placed = storage
+        if isinstance(placed, torch.storage.TypedStorage):
+            placed = placed.untyped()
+        cells[row] = (placed, -1)
+
+
+def make_tensors(table: Table, cells: dict[int, Cell], wanted: Iterable[int]) -> list[Any]:
+    """The tensor of each row, None where its storage is not among the cells."""
+    out: list[Any] = [None] * len(table.tensors)
+    uses = [0] * len(table.storages)
+    for row in table.tensors:
+        uses[row[0]] += 1
+    frombuffer, shared = torch.frombuffer, {}
+    dtypes = [None if name.startswith("q") else getattr(torch, name, None) for name in dtype_names()]
+    bits = dtype_bits()
+    for number in wanted:
+        storage, dtype, first, sizes, strides, grad, contiguous, metadata = row = table.tensors[number]
+        cell = cells.get(storage)
+        if cell is None:
+            continue
+        buffer, at = cell
+        count = table.storages[storage][2] * 8 // bits[dtype]
+        elements = 1
+        for size in sizes:
+            elements *= size
+        kind = dtypes[dtype]
+        if kind is None:
+            kind = torch_dtype(dtype, next((n.name for n in table.names if n.tensor == number), "?"))
+        if at >= 0 and contiguous and elements == count > 0 and uses[storage] == 1 and not first:
+            tensor = frombuffer(buffer, dtype=kind, count=count, offset=at)
+            if len(sizes) != 1:
+                tensor.resize_(sizes)
+        else:
+            held = shared.get(storage)
+            if held is None:
+                held = shared[storage] = untyped(cell, table.storages[storage][2])
+            tensor = torch.empty((0,), dtype=kind, device=held.device)
+            tensor.set_(held, first, sizes, strides)
+        if grad:
+            tensor.requires_grad_(True)
+        if metadata:
+            torch._C._set_tensor_metadata(tensor, table.index.tensor_metadata(number))  # type: ignore[attr-defined]
+        out[number] = tensor
+    return out
+
+
+def storages_of(table: Table, wanted: Iterable[int]) -> list[int]:
+    """The storages behind these tensors, in the order of the file."""
+    rows = {table.tensors[number].storage for number in wanted}
+    return sorted(rows, key=lambda r: table.storages[r].offset)
+
+
+def batches(table: Table, rows: list[int], limit: int) -> Iterator[list[int]]:
+    """Storages in runs of at most ``limit`` bytes (or one that is larger)."""
+    batch: list[int] = []
+    size = 0
+    for row in rows:
+        count = table.storages[row].bytes
+        if batch and size + count > limit:
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += count
+    if batch:
+        yield batch

@@ -1,0 +1,227 @@
+"""Saving so that nobody ever sees half a file: temporary name, fsync, rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+import torch
+
+from solo._load.errors import CheckpointError, Problem, fail
+from solo._load.memory import human, parse_bytes
+from solo._load.objects import TIED
+
+NAMES = {  # torch dtype to safetensors' name
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
+    torch.int32: "I32", torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64", torch.uint16: "U16",
+    torch.uint32: "U32", torch.uint64: "U64", torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ", torch.float8_e8m0fnu: "F8_E8M0",
+}  # fmt: skip
+STEMS = {"safetensors": ("model", ".safetensors"), "pt": ("pytorch_model", ".bin")}
+HEADER_ALIGN = 8
+CHUNK_BYTES = 16 << 20
+
+
+def save(
+    obj: Any,
+    path: str | os.PathLike[str],
+    *,
+    shard_size: int | str | None = None,
+    format: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    compact: bool = False,
+) -> list[str]:
+    """Save a checkpoint that torch and safetensors can read.
+
+    Args:
+        obj: anything torch.save takes; for safetensors or shards a dict of tensors.
+        path: the file; with ``shard_size`` a directory (made if need be).
+        shard_size: bytes of one file at most ("5GiB"); an index is written beside the files.
+        format: ``"pt"`` or ``"safetensors"``; None: by the suffix of path, else ``"pt"``.
+        metadata: text entries of a safetensors file.
+        compact: tensors that are parts of larger storages are saved without the rest.
+
+    Returns:
+        The paths that were written.
+
+    Raises:
+        CheckpointError: obj does not fit the format, or writing failed; an older file of this
+            name is then as it was.
+    """
+    target = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    kind = format or ("safetensors" if target.endswith((".safetensors", ".safetensors.index.json")) else "pt")
+    if kind not in STEMS:
+        raise fail("argument", f"format is {kind!r}", fix="format='pt' or format='safetensors'")
+    if compact:
+        obj = _compacted(obj)
+    if shard_size is None:
+        _write(target, kind, obj, metadata)
+        return [target]
+    return _save_shards(_tensors(obj), target, kind, parse_bytes(shard_size), metadata)
+
+
+def _write(target: str, kind: str, obj: Any, metadata: Mapping[str, str] | None) -> None:
+    if kind == "safetensors":
+        tensors = _tensors(obj)
+        atomically(target, lambda stream: write_safetensors(tensors, stream, metadata))
+    else:
+        atomically(target, lambda stream: torch.save(obj, stream))
+
+
+def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
+    """Write beside the target, make it durable, then take the name."""
+    folder = os.path.dirname(target)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        number, temporary = tempfile.mkstemp(
+            prefix=f".{os.path.basename(target)}.", suffix=".partial", dir=folder
+        )
+    except OSError as error:
+        raise fail("io", f"cannot write there: {error}", path=target) from None
+    try:
+        with os.fdopen(number, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException as error:
+        os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise fail("io", f"writing failed: {error}; what was there before is unchanged",
+                       path=target) from error
+        raise
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _tensors(obj: Any) -> dict[str, torch.Tensor]:
+    """A dict of tensors, or all that keeps obj from being one."""
+    if not isinstance(obj, Mapping):
+        raise fail("argument", f"a dict of tensors is expected, not {type(obj).__name__}",
+                   fix="format='pt' saves any object in one file")
+    problems = [
+        Problem("argument", f"{name!r} is {type(value).__name__}, not a dense tensor", record=str(name))
+        for name, value in obj.items()
+        if not isinstance(value, torch.Tensor) or not isinstance(name, str)
+        or value.layout != torch.strided or value.is_meta
+    ]
+    if problems:
+        raise CheckpointError(problems, fix="format='pt' saves any object in one file")
+    return dict(obj)
+
+
+def _compacted(obj: Any) -> Any:
+    if isinstance(obj, torch.Tensor):
+        whole = obj.layout != torch.strided or obj.is_meta or (
+            obj.untyped_storage().nbytes() == obj.numel() * obj.element_size())
+        return obj if whole else obj.detach().clone().requires_grad_(obj.requires_grad)
+    if isinstance(obj, dict):
+        made = obj.copy()  # keeps the class and what hangs on it (_metadata)
+        made.update({key: _compacted(value) for key, value in obj.items()})
+        return made
+    if isinstance(obj, (list, tuple)) and type(obj) in (list, tuple):
+        return type(obj)(_compacted(value) for value in obj)
+    return obj
+
+
+# ---- safetensors ---------------------------------------------------------------------------------------
+
+
+def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Aliases: names of exactly the same elements, to the first of them."""
+    first: dict[Any, str] = {}
+    out = {}
+    for name, tensor in tensors.items():
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        if tensor.numel() and first.setdefault(key, name) != name:
+            out[name] = first[key]
+    return out
+
+
+def write_safetensors(
+    tensors: Mapping[str, torch.Tensor], stream: IO[bytes], metadata: Mapping[str, str] | None
+) -> None:
+    """Header, then the data, wider dtypes first so that all of it is aligned."""
+    tied = _tied(tensors)
+    note = {"format": "pt", **(metadata or {})}
+    if tied:
+        note[TIED] = json.dumps(tied)
+    unknown = sorted({str(t.dtype) for t in tensors.values() if t.dtype not in NAMES})
+    if unknown:
+        raise fail("dtype", f"safetensors has no {', '.join(unknown)}", fix="format='pt'")
+    kept = [name for name in tensors if name not in tied]
+    kept.sort(key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": note}
+    at = 0
+    for name in kept:
+        tensor = tensors[name]
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % HEADER_ALIGN)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for name in kept:
+        _write_data(tensors[name], stream)
+
+
+def _write_data(tensor: torch.Tensor, stream: IO[bytes]) -> None:
+    """In pieces, so that a tensor of another device or layout needs no second copy at once."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    for at in range(0, flat.numel(), CHUNK_BYTES):
+        stream.write(memoryview(flat[at : at + CHUNK_BYTES].cpu().numpy()))
+
+
+# ---- shards --------------------------------------------------------------------------------------------
+
+
+def _save_shards(
+    tensors: dict[str, torch.Tensor], folder: str, kind: str, limit: int,
+    metadata: Mapping[str, str] | None,
+) -> list[str]:
+    tied = _tied(tensors)
+    parts: list[dict[str, torch.Tensor]] = [{}]
+    size = total = 0
+    for name, tensor in tensors.items():
+        if name in tied:
+            continue
+        count = tensor.numel() * tensor.element_size()
+        if count > limit:
+            raise fail("argument", f"{name!r} alone has {human(count)}, more than shard_size",
+                       record=name)
+        if parts[-1] and size + count > limit:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += count
+        total += count
+    home = {name: number for number, part in enumerate(parts) for name in part}
+    for alias, name in tied.items():
+        parts[home[name]][alias] = tensors[alias]
+    stem, suffix = STEMS[kind]
+    written, weight_map = [], {}
+    for number, part in enumerate(parts):
+        file = f"{stem}-{number + 1:05d}-of-{len(parts):05d}{suffix}"
+        _write(os.path.join(folder, file), kind, part, metadata)
+        written.append(os.path.join(folder, file))
+        weight_map.update(dict.fromkeys(part, file))
+    index = os.path.join(folder, f"{stem}{suffix}.index.json")  # last: it makes the rest valid
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
+    atomically(index, lambda stream: stream.write(text.encode()))
+    return [*written, index]

@@ -1,0 +1,309 @@
+"""Where the bytes of a checkpoint come from: a local file, an object store, a file object."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from solo import _C
+from solo._load.errors import fail
+from solo.errors import SoloError
+
+if TYPE_CHECKING:
+    from solo._load.table import Options
+
+Read = tuple[int, int, int, int]  # offset, bytes, address, storage or -1
+Tick = Callable[[int, int, int], None]
+
+RANGE_BYTES = 16 << 20  # of one request to an object store
+REMOTE_THREADS = 8
+EDGE_BYTES = 256 << 10  # of head and tail that are fetched at once and kept
+DIRECT = {"auto": 0, "never": 1, "always": 2}
+
+
+class Source:
+    """Bytes by position. ``name`` is for messages."""
+
+    name: str
+    size: int
+    network = False
+    filesystem = ""
+
+    def read(self, offset: int, size: int) -> bytes:
+        raise NotImplementedError
+
+    def checkpoint(self, options: Options, base: int = 0, size: int = 0) -> _C.Checkpoint:
+        """The index of the checkpoint in these bytes, or in a part of them."""
+        return _C.Checkpoint(
+            self._indexed(),
+            base,
+            size or self.size - base,
+            options.allowed,
+            options.placeholders,
+            options.allow_trailing,
+            options.allow_expanded,
+            **options.limits,
+        )
+
+    def _indexed(self) -> Any:
+        return self.read
+
+    def read_into(
+        self,
+        index: _C.Checkpoint | None,
+        reads: list[Read],
+        *,
+        arena: memoryview | None,
+        threads: int,
+        direct: str,
+        base: int,
+        verify: bool,
+        tick: Tick | None,
+    ) -> list[int]:
+        """Read every range to its address; gives the storages whose checksum is wrong."""
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """What a person needs to tell this file from another."""
+        return {"path": self.name, "bytes": self.size}
+
+
+class LocalSource(Source):
+    """A regular file of this machine, or of a mounted file system."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self.file = _C.File(path)
+        size, self.modified_ns, self.inode, _, network, self.filesystem = self.file.info()
+        self.size = size
+        self.network = bool(network)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self.file.read(offset, size)
+
+    def _indexed(self) -> Any:
+        return self.file
+
+    def read_into(
+        self,
+        index: _C.Checkpoint | None,
+        reads: list[Read],
+        *,
+        arena: memoryview | None,
+        threads: int,
+        direct: str,
+        base: int,
+        verify: bool,
+        tick: Tick | None,
+    ) -> list[int]:
+        return _C.read(
+            self.file, index, reads, threads, DIRECT[direct], arena is not None, base, verify, tick
+        )
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "path": self.name,
+            "real_path": os.path.realpath(self.name),
+            "bytes": self.size,
+            "modified_ns": self.modified_ns,
+        }
+
+
+class RangeSource(Source):
+    """Bytes fetched by ranges: object stores through fsspec, or any ``fetch``.
+
+    Head and tail are fetched once and kept, so that an index costs few round trips.
+    """
+
+    network = True
+    filesystem = "remote"
+
+    def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes], threads: int) -> None:
+        self.name = name
+        self.size = size
+        self._fetch = fetch
+        self._threads = threads
+        self._edges: dict[int, bytes] = {}
+
+    def read(self, offset: int, size: int) -> bytes:
+        for start, length in ((0, EDGE_BYTES), (max(0, self.size - EDGE_BYTES), EDGE_BYTES)):
+            length = min(length, self.size - start)
+            if start <= offset and offset + size <= start + length:
+                if start not in self._edges:
+                    self._edges[start] = self._exactly(start, length)
+                return self._edges[start][offset - start : offset - start + size]
+        return self._exactly(offset, size)
+
+    def _exactly(self, offset: int, size: int) -> bytes:
+        data = self._fetch(offset, size) if size else b""
+        if len(data) != size:
+            raise fail(
+                "truncated",
+                f"{len(data)} of {size} bytes came from byte {offset}: it was changed or cut",
+                path=self.name,
+            )
+        return bytes(data)
+
+    def read_into(
+        self,
+        index: _C.Checkpoint | None,
+        reads: list[Read],
+        *,
+        arena: memoryview | None,
+        threads: int,
+        direct: str,
+        base: int,
+        verify: bool,
+        tick: Tick | None,
+    ) -> list[int]:
+        jobs = list(_ranges(reads, base))
+        total = sum(size for _, size, _ in jobs)
+        done = 0
+        lock = threading.Lock()
+
+        def work(job: tuple[int, int, int]) -> None:
+            nonlocal done
+            offset, size, address = job
+            _C.store(address, self._exactly(offset, size))
+            with lock:
+                done += size
+            if tick is not None and threading.current_thread() is threading.main_thread():
+                tick(done, total, 0)
+
+        count = max(1, min(self._threads if threads == 0 else threads, len(jobs) or 1))
+        if count == 1:
+            for job in jobs:
+                work(job)
+        else:
+            with concurrent.futures.ThreadPoolExecutor(count) as pool:
+                waiting = {pool.submit(work, job) for job in jobs}
+                while waiting:
+                    finished, waiting = concurrent.futures.wait(waiting, timeout=0.1)
+                    for future in finished:
+                        future.result()
+                    if tick is not None:
+                        tick(done, total, 0)
+        return self._check(index, reads, base, verify)
+
+    def _check(
+        self, index: _C.Checkpoint | None, reads: list[Read], base: int, verify: bool
+    ) -> list[int]:
+        """Headers and checksums, which a local read compares on the way."""
+        wrong = []
+        rows = index.storages() if index is not None else []
+        for offset, size, address, storage in reads:
+            if index is None or storage < 0 or offset != rows[storage][3] or not size:
+                continue
+            header = index.header_offset(storage)
+            if header >= 0:
+                try:
+                    index.local_check(storage, self.read(base + header, offset - header))
+                except SoloError as error:
+                    raise fail("mismatch", str(error), path=self.name) from None
+            crc = rows[storage][5]
+            if verify and crc and size == rows[storage][2] and _C.crc32_at(address, size) != crc:
+                wrong.append(storage)
+        return wrong
+
+
+def _ranges(reads: Sequence[Read], base: int) -> list[tuple[int, int, int]]:
+    """Requests of at most RANGE_BYTES; neighbours that lie alike in memory become one."""
+    runs: list[list[int]] = []
+    for offset, size, address, _ in sorted(read for read in reads if read[1]):
+        if runs:
+            last = runs[-1]
+            gap = offset - last[0] - last[1]
+            if 0 <= gap <= 4096 and address - last[2] == offset - last[0]:
+                last[1] = offset + size - last[0]
+                continue
+        runs.append([offset, size, address])
+    return [
+        (base + offset + at, min(RANGE_BYTES, size - at), address + at)
+        for offset, size, address in runs
+        for at in range(0, size, RANGE_BYTES)
+    ]
+
+
+def of_buffer(data: bytes | bytearray | memoryview, name: str = "<bytes>") -> Source:
+    view = memoryview(data).cast("B")
+    return RangeSource(name, len(view), lambda at, size: bytes(view[at : at + size]), 1)
+
+
+def of_object(stream: IO[bytes]) -> tuple[Source, int]:
+    """A file object and where in it to begin. A real file is read as one."""
+    try:
+        base = stream.tell()
+        stream.seek(0, io.SEEK_END)
+        size = stream.tell()
+        stream.seek(base)
+    except (AttributeError, OSError, ValueError) as error:
+        raise fail(
+            "argument",
+            f"{type(stream).__name__} cannot seek, which reading a checkpoint needs ({error})",
+            fix="pass a path, or io.BytesIO(stream.read())",
+        ) from None
+    name = str(getattr(stream, "name", f"<{type(stream).__name__}>"))
+    number = _regular_file(stream)
+    if number is not None:
+        source: Source = LocalSource(f"/proc/self/fd/{number}")
+        source.name = name
+        return source, base
+    lock = threading.Lock()
+
+    def fetch(at: int, count: int) -> bytes:
+        with lock:
+            stream.seek(at)
+            return stream.read(count)
+
+    return RangeSource(name, size, fetch, 1), base
+
+
+def _regular_file(stream: IO[bytes]) -> int | None:
+    if not isinstance(stream, (io.FileIO, io.BufferedReader, io.BufferedRandom)):
+        return None
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return None
+    return number if stat.S_ISREG(os.fstat(number).st_mode) else None
+
+
+def of_url(url: str, storage_options: dict[str, Any] | None, threads: int) -> Source:
+    """An object of any store that fsspec knows: s3://, gs://, hdfs://, http(s)://, memory://."""
+    scheme = url.partition("://")[0]
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
+    except ImportError as error:
+        raise fail(
+            "missing_package",
+            f"{scheme}:// needs a package that is not installed: {error}",
+            path=url,
+            fix=f"pip install fsspec {_package(scheme)}".rstrip(),
+        ) from None
+    except ValueError as error:
+        raise fail("argument", f"fsspec does not know this address: {error}", path=url) from None
+    try:
+        size = system.size(path)
+    except FileNotFoundError:
+        raise fail("not_found", "there is no such object", path=url) from None
+    if size is None:
+        raise fail("unsupported", "the server does not say how large it is", path=url)
+    return RangeSource(
+        url,
+        int(size),
+        lambda at, count: system.cat_file(path, start=at, end=at + count),
+        threads or REMOTE_THREADS,
+    )
+
+
+def _package(scheme: str) -> str:
+    return {"s3": "s3fs", "gs": "gcsfs", "hdfs": "pyarrow", "http": "aiohttp", "https": "aiohttp"}.get(
+        scheme, ""
+    )

@@ -1,0 +1,212 @@
+"""Checkpoints: any format PyTorch people have, onto the devices they have.
+
+``solo.load(path)`` returns what ``torch.load(path, weights_only=True)`` returns, faster and at
+one time the memory. ``solo.load.load_into(model, path)`` reads straight into a model.
+``solo.load.inspect(path)`` says what is in a file without reading its data.
+
+On the command line: ``python -m solo.load inspect|verify|plan|convert PATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from solo._load import collection, into, objects, ranks
+from solo._load.errors import CheckpointError, Problem
+from solo._load.inspection import Inspection, inspect
+from solo._load.objects import Placeholder
+from solo._load.place import DeviceMap, MapLocation
+from solo._load.progress import Progress
+from solo._load.read import How
+from solo._load.save import save
+from solo._load.single import Only, Request
+from solo._load.table import Options
+
+if TYPE_CHECKING:
+    from solo._load.paths import Where
+
+__all__ = [
+    "CheckpointError",
+    "Inspection",
+    "Placeholder",
+    "Problem",
+    "inspect",
+    "load",
+    "load_into",
+    "save",
+]
+
+
+def load(
+    path: Where,
+    map_location: MapLocation = None,
+    *,
+    device_map: DeviceMap = None,
+    dtype: torch.dtype | None = None,
+    mode: str = "copy",
+    only: Only = None,
+    strict: bool = True,
+    verify: bool = True,
+    threads: int = 0,
+    direct: str = "auto",
+    safe_globals: Sequence[Any] = (),
+    tensors_only: bool = False,
+    max_memory: Mapping[str, int | str] | None = None,
+    no_split: Sequence[str] = (),
+    memory_limit: int | str | None = None,
+    gpu_memory_limit: int | str | None = None,
+    storage_options: dict[str, Any] | None = None,
+    group: Any = None,
+    share: str = "auto",
+    allow_trailing: bool = False,
+    allow_expanded: bool = False,
+    limits: dict[str, int] | None = None,
+) -> Any:
+    """Load a checkpoint.
+
+    Args:
+        path: file, directory, index of shards, URL (``s3://``, ``gs://``, ``hdfs://``,
+            ``https://``, anything fsspec knows), file object or bytes. A relative path is also
+            looked for in the directories of ``SOLO_MODEL_PATH`` and ``MODEL_PATH``.
+        map_location: as in ``torch.load``: device, {saved tag: device}, or function of storage
+            and tag; also an int (a CUDA index) and ``"saved"``. Default: the CPU, never what
+            the file says.
+        device_map: {module prefix: device}, the longest prefix wins and ``""`` is the rest;
+            ``"auto"`` fills the devices by free memory; a single device. ``"disk"`` leaves
+            tensors in the file.
+        dtype: floating tensors are converted to it.
+        mode: ``"copy"``: private memory, safe against changes of the file; ``"mmap"``: the file
+            itself, read when touched (never on network file systems).
+        only: module prefixes, patterns, or a function of the name: the result is then a flat
+            dict of those tensors.
+        strict: with ``only``, finding nothing is an error; in a directory, so are files that
+            the index does not name.
+        verify: compare the checksums that the file has.
+        threads: that read; 0: those of the machine, at most 8.
+        direct: past the page cache: ``"auto"`` (where the file is not in it), ``"never"``,
+            ``"always"``.
+        safe_globals: classes and functions that the file may name beyond torch's own; those of
+            ``torch.serialization.add_safe_globals`` count as well.
+        tensors_only: names that are not allowed become ``Placeholder`` objects; nothing is run.
+        max_memory: for ``"auto"``: {device: bytes}, in the order in which they are filled.
+        no_split: for ``"auto"``: module prefixes that stay on one device.
+        memory_limit: bytes of the host that this load may take ("8GiB"); default SOLO_MEMORY.
+        gpu_memory_limit: the same for each GPU.
+        storage_options: for fsspec.
+        group: a process group whose ranks load the same file together: they compare its
+            fingerprint before any data is used. All of its ranks must call.
+        share: with a group, ``"read"``: each rank reads; ``"broadcast"``: one reads and sends;
+            ``"auto"``: what a small measurement says is faster.
+        allow_trailing: accept bytes behind the end of a safetensors or legacy file.
+        allow_expanded: accept tensors that pretend to be far larger than their storage.
+        limits: {"metadata_max", "tensors_max", "depth_max": int} in place of the defaults.
+
+    Raises:
+        CheckpointError: with ``reason``, ``path``, ``problems`` and ``fix``.
+    """
+    if mode not in ("copy", "mmap"):
+        raise CheckpointError(
+            Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
+        )
+    extra = objects.allowed_names(safe_globals)
+    with Progress(_name_of(path)) as progress:
+        request = Request(
+            options=Options(
+                tuple(extra), tensors_only, allow_trailing, allow_expanded, dict(limits or {})
+            ),
+            how=How(threads, direct, verify, mode, progress),
+            extra=extra,
+            map_location=map_location,
+            device_map=device_map,
+            max_memory=max_memory,
+            no_split=no_split,
+            dtype=dtype,
+            only=only,
+            strict=strict,
+            tensors_only=tensors_only,
+            memory_limit=memory_limit,
+            gpu_memory_limit=gpu_memory_limit,
+            storage_options=storage_options,
+        )
+        if group is not None:
+            return ranks.load_together(path, request, group, share)
+        return collection.load_any(path, request)
+
+
+def load_into(
+    target: Any,
+    path: Where,
+    *,
+    strict: bool = True,
+    strip_prefix: str | None = None,
+    verify: bool = True,
+    threads: int = 0,
+    direct: str = "auto",
+    device_map: DeviceMap = None,
+    dtype: torch.dtype | None = None,
+    safe_globals: Sequence[Any] = (),
+    memory_limit: int | str | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> into.Report:
+    """Read a checkpoint straight into the tensors of a module or a dict of tensors.
+
+    No second copy is made where shape, dtype and layout agree. Parameters on ``meta`` are
+    replaced by loaded ones (on the CPU, or as ``device_map`` says). Nothing is changed before
+    every name and shape was compared.
+
+    Args:
+        target: a module, or a mapping of names to tensors.
+        path: as for :func:`load`.
+        strict: missing or unexpected names are an error; else they are in the report.
+        strip_prefix: taken off the names in the file; None: a uniform ``module.`` or
+            ``_orig_mod.`` is found and taken off by itself.
+        verify, threads, direct, device_map, safe_globals, memory_limit, storage_options: as
+            for :func:`load`.
+        dtype: of parameters that were on ``meta``.
+
+    Returns:
+        What was loaded, what was missing or unexpected, and which prefix was stripped.
+
+    Raises:
+        CheckpointError: all missing, unexpected and misshaped names in one message.
+    """
+    extra = objects.allowed_names(safe_globals)
+    with Progress(_name_of(path)) as progress:
+        request = Request(
+            options=Options(tuple(extra), True),
+            how=How(threads, direct, verify, "copy", progress),
+            extra=extra,
+            device_map=device_map,
+            dtype=dtype,
+            memory_limit=memory_limit,
+            storage_options=storage_options,
+        )
+        return into.load_into(target, path, request, strict=strict, strip_prefix=strip_prefix)
+
+
+def _name_of(path: Any) -> str:
+    try:
+        return os.path.basename(os.fsdecode(path)) or os.fsdecode(path)
+    except TypeError:
+        return str(getattr(path, "name", type(path).__name__))
+
+
+class _Callable(types.ModuleType):
+    """So that ``solo.load(...)`` and ``solo.load.inspect(...)`` are one name."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return load(*args, **options)
+
+
+if __name__ == "__main__":
+    from solo._load.cli import main
+
+    sys.exit(main())
+
+sys.modules[__name__].__class__ = _Callable
