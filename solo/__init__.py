@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from solo.interval import IntervalSync
     from solo.job import data_rank, data_world_size, init, job_step, members, version
     from solo.merger import Member
+    from solo.load import CheckpointError, inspect, load, load_into, save
     from solo.options import Options
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ _HOME = {
     "Aborted": "solo.errors",
     "Again": "solo.errors",
     "AuthError": "solo.errors",
+    "CheckpointError": "solo._load.errors",
     "Closed": "solo.errors",
     "Corrupt": "solo.errors",
     "InUse": "solo.errors",
@@ -66,8 +68,12 @@ _HOME = {
     "data_rank": "solo.job",
     "data_world_size": "solo.job",
     "init": "solo.job",
+    "inspect": "solo.load",
+    "load": "solo.load",
+    "load_into": "solo.load",
     "job_step": "solo.job",
     "members": "solo.job",
+    "save": "solo.load",
     "version": "solo.job",
 }
 
@@ -75,6 +81,7 @@ __all__ = [
     "Aborted",
     "Again",
     "AuthError",
+    "CheckpointError",
     "Closed",
     "Corrupt",
     "InUse",
@@ -99,8 +106,12 @@ __all__ = [
     "data_world_size",
     "errors",
     "init",
+    "inspect",
     "job_step",
+    "load",
+    "load_into",
     "members",
+    "save",
     "version",
 ]
 
