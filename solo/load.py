@@ -23,6 +23,7 @@ from solo._load.inspection import Inspection, inspect
 from solo._load.objects import Placeholder
 from solo._load.place import DeviceMap, MapLocation
 from solo._load.progress import Progress
+from solo._load.quiet import no_collection
 from solo._load.read import How
 from solo._load.save import save
 from solo._load.single import Only, Request
@@ -115,7 +116,7 @@ def load(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
     extra = objects.allowed_names(safe_globals)
-    with Progress(_name_of(path)) as progress:
+    with Progress(_name_of(path)) as progress, no_collection():
         request = Request(
             options=Options(
                 tuple(extra), tensors_only, allow_trailing, allow_expanded, dict(limits or {})
@@ -177,7 +178,7 @@ def load_into(
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
     extra = objects.allowed_names(safe_globals)
-    with Progress(_name_of(path)) as progress:
+    with Progress(_name_of(path)) as progress, no_collection():
         request = Request(
             options=Options(tuple(extra), True),
             how=How(threads, direct, verify, "copy", progress),

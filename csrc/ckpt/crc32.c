@@ -106,8 +106,9 @@ static uint32_t by_table(uint32_t value, const uint8_t *bytes, size_t size)
 
 NARROW static inline __m128i fold_narrow(__m128i lane, __m128i next, __m128i by)
 {
-    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(lane, by, 0x00),
-                                       _mm_clmulepi64_si128(lane, by, 0x11)), next);
+    return _mm_xor_si128(
+        _mm_xor_si128(_mm_clmulepi64_si128(lane, by, 0x00), _mm_clmulepi64_si128(lane, by, 0x11)),
+        next);
 }
 
 NARROW static inline __m128i constant(int index)

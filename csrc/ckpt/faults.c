@@ -1,11 +1,14 @@
 #include "ckpt/faults.h"
 
-#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 int faults_take(struct faults *faults, enum solo_ckpt_fault_code code, uint64_t offset, int rc)
 {
-    if (faults->count < FAULTS_KEPT) {
+    if (!faults->kept) {
+        faults->kept = calloc(FAULTS_KEPT, sizeof *faults->kept);
+    }
+    if (faults->kept && faults->count < FAULTS_KEPT) {
         struct solo_ckpt_fault *fault = &faults->kept[faults->count];
         fault->code = code;
         fault->offset = offset;
@@ -13,6 +16,12 @@ int faults_take(struct faults *faults, enum solo_ckpt_fault_code code, uint64_t 
     }
     faults->count++;
     return rc;
+}
+
+void faults_free(struct faults *faults)
+{
+    free(faults->kept);
+    *faults = (struct faults){0};
 }
 
 const char *faults_name(const void *name, size_t size)

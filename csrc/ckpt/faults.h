@@ -9,15 +9,17 @@
 #define FAULTS_KEPT 32u /* later ones are only counted */
 
 struct faults {
-    uint32_t count; /* of all, kept or not */
-    struct solo_ckpt_fault kept[FAULTS_KEPT];
+    uint32_t count;               /* of all, kept or not */
+    struct solo_ckpt_fault *kept; /* NULL until the first: most files have none */
 };
 
 /* Takes the thread's error text as a fault; returns the SOLO_E code it was set with. */
 int faults_take(struct faults *faults, enum solo_ckpt_fault_code code, uint64_t offset, int rc);
 
+void faults_free(struct faults *faults);
+
 /* FAULT(faults, SOLO_CKPT_DAMAGED, offset, "format", ...): SOLO_ECORRUPT, to be returned. */
-#define FAULT(faults, code, offset, ...) \
+#define FAULT(faults, code, offset, ...)                                                           \
     faults_take(faults, code, offset, err_set(SOLO_ECORRUPT, __VA_ARGS__))
 
 /* Bounded text of a name out of a file, printable, for a message. Four may be in use at once. */

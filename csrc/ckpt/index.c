@@ -99,13 +99,15 @@ int solo_ckpt_open(const struct solo_ckpt_source *source, const struct solo_ckpt
     ckpt->source = *source;
     ckpt->info.file_bytes = source->size;
     ckpt->head_bytes = source->size < INDEX_HEAD_BYTES ? (size_t)source->size : INDEX_HEAD_BYTES;
-    int rc = ckpt->head_bytes ? index_bytes(ckpt, 0, ckpt->head, ckpt->head_bytes) : 0;
+    int rc = index_read(ckpt, 0, ckpt->head_bytes, "the head", &ckpt->head);
     if (rc == 0) {
         ckpt->info.kind = ckpt->options.pickle_only
                               ? SOLO_CKPT_PICKLE
                               : solo_ckpt_sniff(ckpt->head, ckpt->head_bytes, source->size);
         rc = index_any(ckpt);
     }
+    free(ckpt->head);
+    ckpt->head = NULL;
     ckpt->options.allowed = NULL; /* borrowed during this call alone */
     ckpt->options.allowed_count = 0;
     ckpt->info.metadata_bytes = ckpt->directory_bytes + ckpt->metadata_bytes;
@@ -125,6 +127,7 @@ void solo_ckpt_close(struct solo_ckpt *ckpt)
     zip_free(&ckpt->zip);
     pickle_free(&ckpt->pickle);
     safetensors_free(&ckpt->safetensors);
+    faults_free(&ckpt->faults);
     free(ckpt->directory);
     free(ckpt->metadata);
     free(ckpt);
@@ -144,15 +147,14 @@ uint32_t solo_ckpt_fault_count(const struct solo_ckpt *ckpt)
 
 int solo_ckpt_fault_get(const struct solo_ckpt *ckpt, uint32_t index, struct solo_ckpt_fault *out)
 {
-    if (index >= ckpt->faults.count || index >= FAULTS_KEPT) {
+    if (index >= ckpt->faults.count || index >= FAULTS_KEPT || !ckpt->faults.kept) {
         return SOLO_ENOENT;
     }
     *out = ckpt->faults.kept[index];
     return 0;
 }
 
-#define TABLE(ckpt, name) \
-    ((ckpt)->has_pickle ? &(ckpt)->pickle.name : &(ckpt)->safetensors.name)
+#define TABLE(ckpt, name) ((ckpt)->has_pickle ? &(ckpt)->pickle.name : &(ckpt)->safetensors.name)
 
 size_t solo_ckpt_storages(const struct solo_ckpt *ckpt, const struct solo_ckpt_storage **out)
 {

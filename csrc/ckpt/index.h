@@ -13,7 +13,7 @@ struct solo_ckpt {
     struct solo_ckpt_options options;
     struct solo_ckpt_source source; /* used only while opening */
     struct faults faults;
-    uint8_t head[INDEX_HEAD_BYTES];
+    uint8_t *head; /* only while opening */
     size_t head_bytes;
     uint8_t *directory, *metadata; /* owned; directory may point into metadata's neighbour */
     size_t directory_bytes, metadata_bytes;

@@ -18,8 +18,8 @@ static int run_pickles(struct solo_ckpt *ckpt, uint64_t *keys_out)
     uint64_t object = SOLO_CKPT_NONE;
     for (int i = 0; i < 5; i++) {
         TRY(pickle_run(pickle));
-        if (i == 1 && (value_type(pickle->root) != SOLO_CKPT_INT ||
-                       value_int(pickle->root) != VERSION)) {
+        if (i == 1 &&
+            (value_type(pickle->root) != SOLO_CKPT_INT || value_int(pickle->root) != VERSION)) {
             return FAULT(&ckpt->faults, SOLO_CKPT_UNSUPPORTED, pickle->at,
                          "the legacy format has a version other than 1001");
         }
@@ -46,8 +46,7 @@ static int try_pickles(struct solo_ckpt *ckpt, uint64_t bytes, uint64_t *keys_ou
 }
 
 /* The count that precedes a storage's bytes. */
-static int check_count(struct solo_ckpt *ckpt, const struct solo_ckpt_storage *storage,
-                       uint64_t at)
+static int check_count(struct solo_ckpt *ckpt, const struct solo_ckpt_storage *storage, uint64_t at)
 {
     uint8_t bytes[8];
     if (add_capped(at, 8) > ckpt->info.file_bytes ||
@@ -81,8 +80,8 @@ static int place_storage(struct solo_ckpt *ckpt, uint64_t key, uint64_t *at)
     }
     const char *text = (const char *)pickle_text(&ckpt->pickle, key, &size);
     uint32_t row = pickle_storage_find(&ckpt->pickle, text, size);
-    struct solo_ckpt_storage *storage = (struct solo_ckpt_storage *)ckpt->pickle.storages.items +
-                                        row;
+    struct solo_ckpt_storage *storage =
+        (struct solo_ckpt_storage *)ckpt->pickle.storages.items + row;
     if (row == UINT32_MAX || storage->offset != SOLO_CKPT_NONE) {
         return FAULT(&ckpt->faults, SOLO_CKPT_DUPLICATE, *at,
                      "storage %s is listed twice, or of no tensor", faults_name(text, size));

@@ -10,16 +10,21 @@
 void pickle_init(struct pickle *pickle, const void *bytes, size_t size, uint64_t base,
                  const struct solo_ckpt_options *options, struct faults *faults)
 {
-    *pickle = (struct pickle){.bytes = bytes, .size = size, .base = base, .options = options,
-                              .faults = faults, .root = SOLO_CKPT_NONE, .file_bytes = size};
+    *pickle = (struct pickle){.bytes = bytes,
+                              .size = size,
+                              .base = base,
+                              .options = options,
+                              .faults = faults,
+                              .root = SOLO_CKPT_NONE,
+                              .file_bytes = size};
     pickle->words_max = PICKLE_WORDS_MAX;
 }
 
 void pickle_free(struct pickle *pickle)
 {
-    struct grown *all[] = {&pickle->words, &pickle->stack, &pickle->memo, &pickle->marks,
-                           &pickle->globals, &pickle->storages, &pickle->tensors,
-                           &pickle->shapes, &pickle->texts, &pickle->names};
+    struct grown *all[] = {&pickle->words,   &pickle->stack,    &pickle->memo,    &pickle->marks,
+                           &pickle->globals, &pickle->storages, &pickle->tensors, &pickle->shapes,
+                           &pickle->texts,   &pickle->names};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         grown_free(all[i]);
     }
@@ -124,8 +129,7 @@ static int push(struct pickle *pickle, uint64_t value)
 static size_t height(const struct pickle *pickle)
 {
     size_t marks = pickle->marks.count;
-    return pickle->stack.count -
-           (marks ? (size_t)((uint64_t *)pickle->marks.items)[marks - 1] : 0);
+    return pickle->stack.count - (marks ? (size_t)((uint64_t *)pickle->marks.items)[marks - 1] : 0);
 }
 
 static int need(struct pickle *pickle, size_t count)

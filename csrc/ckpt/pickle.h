@@ -13,11 +13,12 @@
 #include "ckpt/faults.h"
 #include "ckpt/grow.h"
 
-#define PICKLE_WORDS_MAX    (64u << 20) /* 512 MiB of values */
-#define PICKLE_BYTES_EACH   64u
-#define PICKLE_DIMS_MAX     64u
-#define PICKLE_NAME_MAX     512u /* of a global */
-#define PICKLE_EXPANDED_MAX (1ull << 30) /* bytes that a tensor may pretend to have beyond its
+#define PICKLE_WORDS_MAX  (64u << 20) /* 512 MiB of values */
+#define PICKLE_BYTES_EACH 64u
+#define PICKLE_DIMS_MAX   64u
+#define PICKLE_NAME_MAX   512u /* of a global */
+#define PICKLE_EXPANDED_MAX                                                                        \
+    (1ull << 30) /* bytes that a tensor may pretend to have beyond its
                                             storage, or 4 times the file */
 
 /* A value is a type in the low bits and an inline number, an offset into the pickle, an index

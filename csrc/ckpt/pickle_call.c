@@ -257,15 +257,14 @@ int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
         return wrong(pickle, "a storage has a type that is none");
     }
     size_t key_bytes, location_bytes;
-    struct solo_ckpt_storage storage = {.offset = SOLO_CKPT_NONE, .header_offset = SOLO_CKPT_NONE,
-                                        .dtype = type->dtype};
+    struct solo_ckpt_storage storage = {
+        .offset = SOLO_CKPT_NONE, .header_offset = SOLO_CKPT_NONE, .dtype = type->dtype};
     storage.key = (const char *)pickle_text(pickle, items[2], &key_bytes);
     storage.location = (const char *)pickle_text(pickle, items[3], &location_bytes);
     storage.key_bytes = (uint32_t)key_bytes;
     storage.location_bytes = (uint32_t)location_bytes;
     uint64_t elements = (uint64_t)value_int(items[4]);
-    storage.bytes = storage.packed_bytes =
-        multiply_capped(elements, dtype_bits(type->dtype)) / 8;
+    storage.bytes = storage.packed_bytes = multiply_capped(elements, dtype_bits(type->dtype)) / 8;
     if (storage.bytes > pickle->file_bytes) {
         return FAULT(pickle->faults, SOLO_CKPT_MISMATCH, pickle->base + pickle->at,
                      "storage %s of %" PRIu64 " elements is larger than the file",
@@ -307,18 +306,18 @@ static int take_shape(struct pickle *pickle, uint64_t sizes, uint64_t strides,
     return 0;
 }
 
-static int check_reach(struct pickle *pickle, const struct solo_ckpt_tensor *tensor,
-                       uint64_t last, uint64_t elements)
+static int check_reach(struct pickle *pickle, const struct solo_ckpt_tensor *tensor, uint64_t last,
+                       uint64_t elements)
 {
     const struct solo_ckpt_storage *storage =
         (struct solo_ckpt_storage *)pickle->storages.items + tensor->storage;
     uint64_t width = dtype_bits(tensor->dtype) / 8;
-    uint64_t end = elements ? multiply_capped(add_capped(add_capped(tensor->first, last), 1), width)
-                            : 0;
+    uint64_t end =
+        elements ? multiply_capped(add_capped(add_capped(tensor->first, last), 1), width) : 0;
     if (end > storage->bytes || (int64_t)end < 0) {
         return FAULT(pickle->faults, SOLO_CKPT_MISMATCH, pickle->base + pickle->at,
-                     "a tensor reaches to byte %" PRIu64 " of storage %s, which has %" PRIu64,
-                     end, faults_name(storage->key, storage->key_bytes), storage->bytes);
+                     "a tensor reaches to byte %" PRIu64 " of storage %s, which has %" PRIu64, end,
+                     faults_name(storage->key, storage->key_bytes), storage->bytes);
     }
     uint64_t bytes = multiply_capped(elements, width);
     uint64_t room = PICKLE_EXPANDED_MAX;
@@ -328,8 +327,8 @@ static int check_reach(struct pickle *pickle, const struct solo_ckpt_tensor *ten
     if (bytes > storage->bytes && bytes > room && !pickle->options->allow_expanded) {
         return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
                      "a tensor of %" PRIu64 " bytes is spread over the %" PRIu64
-                     " bytes of storage %s by strides of 0", bytes, storage->bytes,
-                     faults_name(storage->key, storage->key_bytes));
+                     " bytes of storage %s by strides of 0",
+                     bytes, storage->bytes, faults_name(storage->key, storage->key_bytes));
     }
     return 0;
 }
@@ -383,8 +382,7 @@ static bool is_tensor_id(enum global_id id)
 static int unwrap_subclass(struct pickle *pickle, uint64_t *arguments)
 {
     const uint64_t *items = NULL;
-    if (pickle_tuple(pickle, *arguments, &items) != 4 ||
-        value_type(items[0]) != SOLO_CKPT_GLOBAL) {
+    if (pickle_tuple(pickle, *arguments, &items) != 4 || value_type(items[0]) != SOLO_CKPT_GLOBAL) {
         return wrong(pickle, "a tensor subclass's description is not one");
     }
     enum global_id id = pickle_global(pickle, items[0])->id;

@@ -210,7 +210,8 @@ static void fix_pointers(struct pickle *pickle)
 
 int pickle_finish(struct pickle *pickle)
 {
-    struct walk walk = {.pickle = pickle, .depth_max = pickle->options->depth_max,
+    struct walk walk = {.pickle = pickle,
+                        .depth_max = pickle->options->depth_max,
                         .texts_max = pickle->texts.count + pickle->size * 4 + (16u << 20)};
     int rc = 0;
     if (pickle->root != SOLO_CKPT_NONE) {

@@ -29,7 +29,8 @@ static int cut_span(struct plan *plan, size_t first, size_t last, uint64_t piece
             next++;
         }
         piece.count = next - first;
-        while (first <= last && plan->order[first]->offset + plan->order[first]->bytes <= piece_end) {
+        while (first <= last &&
+               plan->order[first]->offset + plan->order[first]->bytes <= piece_end) {
             first++;
         }
         plan->parts += piece.count;

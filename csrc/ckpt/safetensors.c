@@ -77,8 +77,7 @@ static int take_dtype(struct parse *parse, struct entry *entry)
     }
     entry->dtype = dtype_of_safetensors((const char *)text.at, text.size);
     if (entry->dtype == DTYPE_UNKNOWN) {
-        FAULT(parse->faults, SOLO_CKPT_UNSUPPORTED,
-              8 + (uint64_t)(text.at - parse->json.start),
+        FAULT(parse->faults, SOLO_CKPT_UNSUPPORTED, 8 + (uint64_t)(text.at - parse->json.start),
               "tensor %s has the dtype %s, which is not known here", name_of(parse, entry),
               faults_name(text.at, text.size));
     }
@@ -128,8 +127,7 @@ static int take_entry(struct parse *parse, struct scan_text name)
         return broken(parse);
     }
     if (parse->entries.count >= parse->tensors_max) {
-        return FAULT(parse->faults, SOLO_CKPT_LIMIT, 8, "more than %u tensors",
-                     parse->tensors_max);
+        return FAULT(parse->faults, SOLO_CKPT_LIMIT, 8, "more than %u tensors", parse->tensors_max);
     }
     TRY(grow(&parse->entries, 1, sizeof entry));
     ((struct entry *)parse->entries.items)[parse->entries.count++] = entry;
@@ -202,8 +200,9 @@ static void check_cover(struct parse *parse, bool allow_trailing)
         if (entries[i].begin != at) {
             FAULT(parse->faults, entries[i].begin < at ? SOLO_CKPT_OVERLAP : SOLO_CKPT_DAMAGED,
                   add_capped(parse->data_at, entries[i].begin),
-                  "tensor %s begins at byte %" PRIu64 " of the data, the one before it ends at %"
-                  PRIu64, name_of(parse, &entries[i]), entries[i].begin, at);
+                  "tensor %s begins at byte %" PRIu64
+                  " of the data, the one before it ends at %" PRIu64,
+                  name_of(parse, &entries[i]), entries[i].begin, at);
         }
         at = entries[i].end > at ? entries[i].end : at;
     }
@@ -277,13 +276,23 @@ static int fill_tables(struct parse *parse)
                    dtype_packed(entry->dtype), shape);
         shapes.count += 2 * entry->dims;
         uint64_t bytes = entry->end - entry->begin;
-        ((struct solo_ckpt_storage *)out->storages.items)[i] = (struct solo_ckpt_storage){
-            .offset = parse->data_at + entry->begin, .bytes = bytes, .packed_bytes = bytes,
-            .header_offset = SOLO_CKPT_NONE, .dtype = entry->dtype, .key = text,
-            .key_bytes = entry->name_bytes, .location = "cpu", .location_bytes = 3};
-        ((struct solo_ckpt_tensor *)out->tensors.items)[i] = (struct solo_ckpt_tensor){
-            .storage = (uint32_t)i, .dtype = entry->dtype, .dims = entry->dims,
-            .metadata = SOLO_CKPT_NONE, .sizes = shape, .strides = shape + entry->dims};
+        ((struct solo_ckpt_storage *)out->storages.items)[i] =
+            (struct solo_ckpt_storage){.offset = parse->data_at + entry->begin,
+                                       .bytes = bytes,
+                                       .packed_bytes = bytes,
+                                       .header_offset = SOLO_CKPT_NONE,
+                                       .dtype = entry->dtype,
+                                       .key = text,
+                                       .key_bytes = entry->name_bytes,
+                                       .location = "cpu",
+                                       .location_bytes = 3};
+        ((struct solo_ckpt_tensor *)out->tensors.items)[i] =
+            (struct solo_ckpt_tensor){.storage = (uint32_t)i,
+                                      .dtype = entry->dtype,
+                                      .dims = entry->dims,
+                                      .metadata = SOLO_CKPT_NONE,
+                                      .sizes = shape,
+                                      .strides = shape + entry->dims};
         ((struct solo_ckpt_name *)out->names.items)[i] = (struct solo_ckpt_name){
             .text = text, .bytes = entry->name_bytes, .tensor = (uint32_t)i};
     }
@@ -314,8 +323,11 @@ int safetensors_parse(const uint8_t *header, size_t size, uint64_t file_bytes,
                       struct faults *faults)
 {
     *out = (struct safetensors){0};
-    struct parse parse = {.out = out, .faults = faults, .json = scan_of(header, size),
-                          .tensors_max = options->tensors_max, .data_at = 8 + (uint64_t)size,
+    struct parse parse = {.out = out,
+                          .faults = faults,
+                          .json = scan_of(header, size),
+                          .tensors_max = options->tensors_max,
+                          .data_at = 8 + (uint64_t)size,
                           .data_bytes = file_bytes - 8 - size};
     int rc = scan_is_utf8(header, size)
                  ? parse_header(&parse)

@@ -17,8 +17,8 @@ bool scan_fail(struct scan *json, const char *what)
 
 char scan_peek(struct scan *json)
 {
-    while (json->at < json->end && (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' ||
-                                    *json->at == '\r')) {
+    while (json->at < json->end &&
+           (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' || *json->at == '\r')) {
         json->at++;
     }
     return json->at < json->end && !json->what ? (char)*json->at : 0;
@@ -160,7 +160,7 @@ static int hex4(const uint8_t *at, const uint8_t *end, uint32_t *out)
         if (at >= end) {
             return -1;
         }
-        uint32_t digit = *at >= '0' && *at <= '9'             ? *at - (uint32_t)'0'
+        uint32_t digit = *at >= '0' && *at <= '9'                 ? *at - (uint32_t)'0'
                          : (*at | 32) >= 'a' && (*at | 32) <= 'f' ? (*at | 32) - 'a' + 10u
                                                                   : 16;
         if (digit == 16) {
@@ -245,8 +245,10 @@ bool scan_is_utf8(const void *bytes, size_t size)
         if (lead < 0x80) {
             continue;
         }
-        int more = lead >= 0xc2 && lead < 0xe0 ? 1 : lead >= 0xe0 && lead < 0xf0 ? 2
-                   : lead >= 0xf0 && lead < 0xf5 ? 3 : -1;
+        int more = lead >= 0xc2 && lead < 0xe0   ? 1
+                   : lead >= 0xe0 && lead < 0xf0 ? 2
+                   : lead >= 0xf0 && lead < 0xf5 ? 3
+                                                 : -1;
         if (more < 0 || end - at < more) {
             return false;
         }

@@ -7,8 +7,8 @@
 #include "ckpt/grow.h"
 #include "ckpt/scan.h"
 
-#define FILES_MAX 100000u
-#define NAMES_MAX 2000000u
+#define FILES_MAX  100000u
+#define NAMES_MAX  2000000u
 #define FILE_SLOTS (1u << 18) /* more than twice FILES_MAX */
 
 struct file_name {
@@ -19,9 +19,9 @@ struct file_name {
 struct solo_ckpt_shards {
     struct faults faults;
     struct scan json;
-    struct grown texts; /* char */
-    struct grown names; /* struct solo_ckpt_shard_name; text is an index until the end */
-    struct grown files; /* struct file_name */
+    struct grown texts;         /* char */
+    struct grown names;         /* struct solo_ckpt_shard_name; text is an index until the end */
+    struct grown files;         /* struct file_name */
     uint32_t slots[FILE_SLOTS]; /* files by name: row + 1 */
     uint64_t total;
 };
@@ -82,8 +82,7 @@ static uint32_t *file_slot(struct solo_ckpt_shards *shards, const char *text, ui
 }
 
 /* The file's row; a name seen before gives its text back. */
-static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes,
-                    uint32_t *out)
+static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes, uint32_t *out)
 {
     const char *text = (char *)shards->texts.items + text_at;
     uint32_t *slot = file_slot(shards, text, bytes);
@@ -236,6 +235,7 @@ int solo_ckpt_shards_open(const void *json, size_t size, struct solo_ckpt_shards
 void solo_ckpt_shards_close(struct solo_ckpt_shards *shards)
 {
     if (shards) {
+        faults_free(&shards->faults);
         grown_free(&shards->texts);
         grown_free(&shards->names);
         grown_free(&shards->files);
@@ -251,7 +251,7 @@ uint32_t solo_ckpt_shards_faults(const struct solo_ckpt_shards *shards)
 int solo_ckpt_shards_fault_get(const struct solo_ckpt_shards *shards, uint32_t index,
                                struct solo_ckpt_fault *out)
 {
-    if (index >= shards->faults.count || index >= FAULTS_KEPT) {
+    if (index >= shards->faults.count || index >= FAULTS_KEPT || !shards->faults.kept) {
         return SOLO_ENOENT;
     }
     *out = shards->faults.kept[index];
@@ -265,8 +265,7 @@ size_t solo_ckpt_shards_names(const struct solo_ckpt_shards *shards,
     return shards->names.count;
 }
 
-size_t solo_ckpt_shards_file(const struct solo_ckpt_shards *shards, uint32_t file,
-                             const char **out)
+size_t solo_ckpt_shards_file(const struct solo_ckpt_shards *shards, uint32_t file, const char **out)
 {
     if (file >= shards->files.count) {
         return 0;

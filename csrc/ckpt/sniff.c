@@ -100,7 +100,9 @@ static const struct {
     {MAGIC("\x1f\x8b"), SOLO_CKPT_GZIP},
     {MAGIC("\x28\xb5\x2f\xfd"), SOLO_CKPT_ZSTD},
     {MAGIC("BZh"), SOLO_CKPT_BZIP2},
-    {MAGIC("\xfd" "7zXZ"), SOLO_CKPT_XZ},
+    {MAGIC("\xfd"
+           "7zXZ"),
+     SOLO_CKPT_XZ},
     {MAGIC("\x89HDF"), SOLO_CKPT_HDF5},
     {MAGIC("\x93NUMPY"), SOLO_CKPT_NUMPY},
     {MAGIC("\xff\xd8\xff"), SOLO_CKPT_IMAGE},

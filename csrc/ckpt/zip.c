@@ -159,8 +159,8 @@ static int check_entry(const struct entry *entry, const struct zip_end *end, uin
                      "record %s is stored but has two sizes, %" PRIu64 " and %" PRIu64, name,
                      record->bytes, record->packed_bytes);
     }
-    uint64_t least = add_capped(record->header_offset,
-                                ZIP_LOCAL_BYTES + (uint64_t)entry->place.full_bytes);
+    uint64_t least =
+        add_capped(record->header_offset, ZIP_LOCAL_BYTES + (uint64_t)entry->place.full_bytes);
     if (add_capped(least, record->packed_bytes) > end->directory_offset) {
         return FAULT(faults, SOLO_CKPT_TRUNCATED, at,
                      "record %s (%" PRIu64 " bytes at %" PRIu64 ") reaches beyond its archive",
@@ -241,8 +241,8 @@ static void check_overlap(const struct zip *zip, size_t index, struct faults *fa
 {
     const struct solo_ckpt_record *record = &zip->records[index];
     const struct zip_place *place = &zip->places[index];
-    uint64_t least = add_capped(record->header_offset,
-                                ZIP_LOCAL_BYTES + (uint64_t)place->full_bytes);
+    uint64_t least =
+        add_capped(record->header_offset, ZIP_LOCAL_BYTES + (uint64_t)place->full_bytes);
     if (add_capped(least, record->packed_bytes) > place->end) {
         FAULT(faults, SOLO_CKPT_OVERLAP, record->header_offset,
               "records %s and the one after it claim the same bytes at %" PRIu64,
@@ -272,7 +272,8 @@ static void strip_top(struct zip *zip, struct faults *faults)
         if (!under) {
             FAULT(faults, SOLO_CKPT_UNSUPPORTED, zip->records[i].header_offset,
                   "record %s is not under the archive's top directory \"%s\": not a file of "
-                  "torch.save", faults_name(place->full_name, place->full_bytes),
+                  "torch.save",
+                  faults_name(place->full_name, place->full_bytes),
                   faults_name(zip->top, zip->top_bytes));
             return;
         }
@@ -316,14 +317,14 @@ static void check_names(const struct zip *zip, struct faults *faults)
 }
 
 static void fill(struct zip *zip, struct entry *entries, const struct zip_end *end,
-                struct faults *faults)
+                 struct faults *faults)
 {
     qsort(entries, zip->count, sizeof *entries, by_header);
     for (size_t i = 0; i < zip->count; i++) {
         zip->records[i] = entries[i].record;
         zip->places[i] = entries[i].place;
-        zip->places[i].end = i + 1 < zip->count ? entries[i + 1].record.header_offset
-                                                : end->directory_offset;
+        zip->places[i].end =
+            i + 1 < zip->count ? entries[i + 1].record.header_offset : end->directory_offset;
         check_overlap(zip, i, faults);
     }
     if (zip->count == 0) {

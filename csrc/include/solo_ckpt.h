@@ -91,13 +91,13 @@ struct solo_ckpt_options {
 #define SOLO_CKPT_NONE UINT64_MAX
 
 struct solo_ckpt_storage {
-    uint64_t offset, bytes;  /* of the data in the file */
-    uint64_t header_offset;  /* of its zip header, else SOLO_CKPT_NONE */
-    uint64_t packed_bytes;   /* bytes in the file: other than `bytes` only if deflated */
-    uint32_t crc;            /* CRC-32 of zip; 0: the writer did not compute one */
-    uint32_t dtype;          /* of its elements, see solo_ckpt_dtype */
-    const char *key;         /* record or tensor name; not zero-terminated; the index's */
-    const char *location;    /* saved device, "cpu", "cuda:0"; not zero-terminated */
+    uint64_t offset, bytes; /* of the data in the file */
+    uint64_t header_offset; /* of its zip header, else SOLO_CKPT_NONE */
+    uint64_t packed_bytes;  /* bytes in the file: other than `bytes` only if deflated */
+    uint32_t crc;           /* CRC-32 of zip; 0: the writer did not compute one */
+    uint32_t dtype;         /* of its elements, see solo_ckpt_dtype */
+    const char *key;        /* record or tensor name; not zero-terminated; the index's */
+    const char *location;   /* saved device, "cpu", "cuda:0"; not zero-terminated */
     uint32_t key_bytes, location_bytes;
 };
 
@@ -105,9 +105,9 @@ struct solo_ckpt_tensor {
     uint32_t storage, dtype;
     uint32_t dims;
     uint32_t requires_grad;
-    uint64_t first;         /* element of the storage where it begins */
-    uint64_t metadata;      /* value with conj and neg bits, else SOLO_CKPT_NONE */
-    const uint64_t *sizes;  /* dims of each; the index's */
+    uint64_t first;        /* element of the storage where it begins */
+    uint64_t metadata;     /* value with conj and neg bits, else SOLO_CKPT_NONE */
+    const uint64_t *sizes; /* dims of each; the index's */
     const uint64_t *strides;
 };
 
@@ -130,12 +130,12 @@ struct solo_ckpt_record { /* a member of the zip */
 struct solo_ckpt_info {
     enum solo_ckpt_kind kind;
     uint64_t file_bytes, metadata_bytes;
-    uint32_t version;    /* of the container */
-    uint32_t protocol;   /* of the pickle */
-    uint32_t alignment;  /* of storages, 0: unknown */
-    int big_endian;      /* data must be swapped on this machine's kind */
-    int crc_known;       /* the writer computed checksums */
-    char identity[48];   /* torch's serialization id, "" if absent */
+    uint32_t version;   /* of the container */
+    uint32_t protocol;  /* of the pickle */
+    uint32_t alignment; /* of storages, 0: unknown */
+    int big_endian;     /* data must be swapped on this machine's kind */
+    int crc_known;      /* the writer computed checksums */
+    char identity[48];  /* torch's serialization id, "" if absent */
 };
 
 struct solo_ckpt;
@@ -195,10 +195,10 @@ struct solo_ckpt_value {
     int64_t integer;
     double number;
     const char *bytes;
-    size_t size;         /* of bytes; items of a tuple */
+    size_t size;                         /* of bytes; items of a tuple */
     uint64_t function, arguments, state; /* values; SOLO_CKPT_NONE: absent */
-    int created;         /* CALL: made by cls.__new__ (NEWOBJ) */
-    int keyed;           /* CALL: its items are key, value pairs (SETITEMS) */
+    int created;                         /* CALL: made by cls.__new__ (NEWOBJ) */
+    int keyed;                           /* CALL: its items are key, value pairs (SETITEMS) */
 };
 
 /* The value that the file stands for; SOLO_CKPT_NONE if it has none (safetensors). */
@@ -233,8 +233,8 @@ uint64_t solo_ckpt_shards_total(const struct solo_ckpt_shards *shards); /* 0: no
 
 struct solo_file_info {
     uint64_t bytes, modified_ns, inode, device;
-    int network;          /* 1: NFS, Lustre, FUSE, ...: never mapped */
-    char filesystem[16];  /* "ext4", "nfs" */
+    int network;         /* 1: NFS, Lustre, FUSE, ...: never mapped */
+    char filesystem[16]; /* "ext4", "nfs" */
 };
 struct solo_file;
 int solo_file_open(const char *path, struct solo_file **out);
@@ -271,16 +271,16 @@ struct solo_ckpt_read {
     uint64_t header_offset; /* its zip header is compared first; SOLO_CKPT_NONE: there is none */
     const struct solo_ckpt *ckpt; /* whose storage it is, if header_offset is given; borrowed */
     uint32_t storage;
-    uint32_t crc;           /* expected; 0: not checked */
-    uint32_t crc_found;     /* set where crc was given */
+    uint32_t crc;       /* expected; 0: not checked */
+    uint32_t crc_found; /* set where crc was given */
 };
 enum solo_read_direct { SOLO_DIRECT_AUTO, SOLO_DIRECT_NEVER, SOLO_DIRECT_ALWAYS };
 struct solo_read_options {
     size_t size;
-    uint32_t threads;     /* 0: of the machine, at most 8 */
+    uint32_t threads;             /* 0: of the machine, at most 8 */
     enum solo_read_direct direct; /* past the page cache: AUTO where it is cold */
-    int gaps_writable;    /* bytes between neighbouring targets may be overwritten */
-    uint64_t base;        /* added to every offset */
+    int gaps_writable;            /* bytes between neighbouring targets may be overwritten */
+    uint64_t base;                /* added to every offset */
 };
 struct solo_read_progress {
     uint64_t bytes_done, bytes_total;

@@ -94,16 +94,15 @@ static int check_header(struct solo_reading *reading, const struct solo_ckpt_rea
     if (!in_memory) {
         bytes = bytes < sizeof room ? bytes : sizeof room;
         struct iovec vector = {room, (size_t)bytes};
-        TRY(file_read_vectors(reading->file, read->header_offset + reading->options.base,
-                              &vector, 1));
+        TRY(file_read_vectors(reading->file, read->header_offset + reading->options.base, &vector,
+                              1));
         in_memory = room;
     }
     solo_ckpt_storages(read->ckpt, &storages);
     return solo_ckpt_local_check(read->ckpt, &storages[read->storage], in_memory, (size_t)bytes);
 }
 
-static int check_headers(struct solo_reading *reading, const struct plan_piece *piece,
-                         bool uniform)
+static int check_headers(struct solo_reading *reading, const struct plan_piece *piece, bool uniform)
 {
     for (size_t i = 0; i < piece->count; i++) {
         const struct solo_ckpt_read *read = reading->plan.order[piece->first + i];
@@ -159,8 +158,7 @@ static int read_block(struct block *block)
 /* The same where memory is as the file: one vector, gaps and all. */
 static int read_uniform_block(struct block *block, uint8_t *to)
 {
-    uint64_t until =
-        block->at + BLOCK_BYTES < block->end ? block->at + BLOCK_BYTES : block->end;
+    uint64_t until = block->at + BLOCK_BYTES < block->end ? block->at + BLOCK_BYTES : block->end;
     struct iovec vector = {to, (size_t)(until - block->at)};
     TRY(file_read_vectors(block->reading->file, block->at, &vector, 1));
     while (block->at < until) {
@@ -210,8 +208,11 @@ static int read_piece(void *context, uint32_t thread, size_t item)
 {
     struct solo_reading *reading = context;
     const struct plan_piece *piece = (struct plan_piece *)reading->plan.pieces.items + item;
-    struct block block = {.reading = reading, .piece = piece, .at = piece->offset,
-                          .end = piece->offset + piece->bytes, .next = piece->first,
+    struct block block = {.reading = reading,
+                          .piece = piece,
+                          .at = piece->offset,
+                          .end = piece->offset + piece->bytes,
+                          .next = piece->first,
                           .room = reading->rooms + thread * reading->room_bytes};
     bool uniform = is_uniform(reading, piece);
     TRY(reading->direct ? read_direct(&block, uniform) : read_buffered(&block, uniform));
@@ -233,8 +234,8 @@ static bool wants_direct(struct solo_reading *reading, const struct solo_ckpt_re
         bytes += reads[i].bytes;
     }
     if (reading->options.direct == SOLO_DIRECT_AUTO) {
-        int cached = bytes < DIRECT_LEAST_BYTES ? -1
-                                                : solo_file_cached(reading->file, low, high - low);
+        int cached =
+            bytes < DIRECT_LEAST_BYTES ? -1 : solo_file_cached(reading->file, low, high - low);
         if (cached < 0 || cached >= 50) {
             return false;
         }
@@ -256,8 +257,8 @@ static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, siz
         threads = DIRECT_THREADS;
     }
     threads = threads < CREW_THREADS_MAX ? threads : CREW_THREADS_MAX;
-    reading->room_bytes = reading->direct ? PIECE_DIRECT_BYTES + 2 * FILE_BLOCK_BYTES
-                                          : GAP_MAX + FILE_BLOCK_BYTES;
+    reading->room_bytes =
+        reading->direct ? PIECE_DIRECT_BYTES + 2 * FILE_BLOCK_BYTES : GAP_MAX + FILE_BLOCK_BYTES;
     reading->room_bytes = (reading->room_bytes + FILE_BLOCK_BYTES - 1) & ~(FILE_BLOCK_BYTES - 1u);
     reading->parts = calloc(reading->plan.parts + 1, sizeof *reading->parts);
     reading->rooms = aligned_alloc(FILE_BLOCK_BYTES, threads * reading->room_bytes);
@@ -300,8 +301,8 @@ static void join_checksums(struct solo_reading *reading)
             const struct part *part = &reading->parts[pieces[i].part + k];
             bool whole = part->bytes == read->bytes;
             if (read->crc) {
-                read->crc_found = whole ? part->crc
-                                        : solo_crc32_join(read->crc_found, part->crc, part->bytes);
+                read->crc_found =
+                    whole ? part->crc : solo_crc32_join(read->crc_found, part->crc, part->bytes);
             }
         }
     }

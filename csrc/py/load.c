@@ -21,8 +21,8 @@ struct load_checkpoint *load_checkpoint_of(PyObject *object)
 /* A source in Python: read(offset, size) -> bytes. */
 static int read_python(void *context, uint64_t offset, void *bytes, size_t count)
 {
-    PyObject *result = PyObject_CallFunction(context, "Kn", (unsigned long long)offset,
-                                             (Py_ssize_t)count);
+    PyObject *result =
+        PyObject_CallFunction(context, "Kn", (unsigned long long)offset, (Py_ssize_t)count);
     char *data;
     Py_ssize_t size;
     if (!result || PyBytes_AsStringAndSize(result, &data, &size) < 0 || (size_t)size != count) {
@@ -76,8 +76,7 @@ static int open_source(PyObject *from, unsigned long long base, unsigned long lo
     source.base = base;
     int rc;
     if (local) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = solo_ckpt_open(&source, options, out);
+        Py_BEGIN_ALLOW_THREADS rc = solo_ckpt_open(&source, options, out);
         Py_END_ALLOW_THREADS
     } else {
         rc = solo_ckpt_open(&source, options, out);
@@ -90,9 +89,9 @@ static int open_source(PyObject *from, unsigned long long base, unsigned long lo
 
 static PyObject *checkpoint_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"source", "base", "size", "allowed", "placeholders", "allow_trailing",
-                            "allow_expanded", "pickle_only", "metadata_max", "tensors_max",
-                            "depth_max", NULL};
+    static char *names[] = {"source",       "base",           "size",           "allowed",
+                            "placeholders", "allow_trailing", "allow_expanded", "pickle_only",
+                            "metadata_max", "tensors_max",    "depth_max",      NULL};
     struct solo_ckpt_options options = {.size = sizeof options};
     PyObject *from, *allowed = NULL;
     unsigned long long base = 0, size = 0, metadata_max = 0;
@@ -163,10 +162,10 @@ static PyObject *info(PyObject *self, PyObject *unused)
 }
 
 static const char *const fault_names[SOLO_CKPT_FAULT_COUNT] = {
-    [SOLO_CKPT_TRUNCATED] = "truncated", [SOLO_CKPT_DAMAGED] = "damaged",
-    [SOLO_CKPT_DUPLICATE] = "duplicate", [SOLO_CKPT_OVERLAP] = "overlap",
-    [SOLO_CKPT_MISMATCH] = "mismatch",   [SOLO_CKPT_MISSING] = "missing",
-    [SOLO_CKPT_UNSAFE] = "unsafe",       [SOLO_CKPT_LIMIT] = "limit",
+    [SOLO_CKPT_TRUNCATED] = "truncated",     [SOLO_CKPT_DAMAGED] = "damaged",
+    [SOLO_CKPT_DUPLICATE] = "duplicate",     [SOLO_CKPT_OVERLAP] = "overlap",
+    [SOLO_CKPT_MISMATCH] = "mismatch",       [SOLO_CKPT_MISSING] = "missing",
+    [SOLO_CKPT_UNSAFE] = "unsafe",           [SOLO_CKPT_LIMIT] = "limit",
     [SOLO_CKPT_UNSUPPORTED] = "unsupported", [SOLO_CKPT_CHECKSUM] = "checksum",
     [SOLO_CKPT_CHANGED] = "changed",
 };
@@ -206,13 +205,12 @@ static PyObject *storages(PyObject *self, PyObject *unused)
         const struct solo_ckpt_storage *row = &rows[i];
         PyObject *key = text_of(row->key, row->key_bytes);
         PyObject *location = text_of(row->location, row->location_bytes);
-        list = append(list, key && location
-                                ? Py_BuildValue("(NIKKKIN)", key, row->dtype,
-                                                (unsigned long long)row->bytes,
-                                                (unsigned long long)row->offset,
-                                                (unsigned long long)row->packed_bytes, row->crc,
-                                                location)
-                                : NULL);
+        list = append(
+            list, key && location
+                      ? Py_BuildValue("(NIKKKIN)", key, row->dtype, (unsigned long long)row->bytes,
+                                      (unsigned long long)row->offset,
+                                      (unsigned long long)row->packed_bytes, row->crc, location)
+                      : NULL);
     }
     return list;
 }
@@ -252,13 +250,13 @@ static PyObject *tensors(PyObject *self, PyObject *unused)
         const struct solo_ckpt_tensor *row = &rows[i];
         PyObject *sizes = counts(row->sizes, row->dims);
         PyObject *strides = counts(row->strides, row->dims);
-        list = append(list, sizes && strides
-                                ? Py_BuildValue("(IIKNNiiO)", row->storage, row->dtype,
-                                                (unsigned long long)row->first, sizes, strides,
-                                                (int)row->requires_grad, is_contiguous(row),
-                                                row->metadata == SOLO_CKPT_NONE ? Py_False
-                                                                                : Py_True)
-                                : NULL);
+        list =
+            append(list, sizes && strides
+                             ? Py_BuildValue("(IIKNNiiO)", row->storage, row->dtype,
+                                             (unsigned long long)row->first, sizes, strides,
+                                             (int)row->requires_grad, is_contiguous(row),
+                                             row->metadata == SOLO_CKPT_NONE ? Py_False : Py_True)
+                             : NULL);
     }
     return list;
 }
@@ -271,8 +269,8 @@ static PyObject *names(PyObject *self, PyObject *unused)
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
         PyObject *name = text_of(rows[i].text, rows[i].bytes);
-        list = append(list, name ? Py_BuildValue("(NII)", name, rows[i].key_at, rows[i].tensor)
-                                 : NULL);
+        list = append(list,
+                      name ? Py_BuildValue("(NII)", name, rows[i].key_at, rows[i].tensor) : NULL);
     }
     return list;
 }
@@ -285,12 +283,11 @@ static PyObject *records(PyObject *self, PyObject *unused)
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
         PyObject *name = text_of(rows[i].name, rows[i].name_bytes);
-        list = append(list, name ? Py_BuildValue("(NKKKI)", name,
-                                                 (unsigned long long)rows[i].offset,
-                                                 (unsigned long long)rows[i].bytes,
-                                                 (unsigned long long)rows[i].packed_bytes,
-                                                 rows[i].crc)
-                                 : NULL);
+        list =
+            append(list, name ? Py_BuildValue("(NKKKI)", name, (unsigned long long)rows[i].offset,
+                                              (unsigned long long)rows[i].bytes,
+                                              (unsigned long long)rows[i].packed_bytes, rows[i].crc)
+                              : NULL);
     }
     return list;
 }
@@ -350,8 +347,8 @@ static PyObject *tensor_metadata(PyObject *self, PyObject *row_object)
             solo_ckpt_value_get(ckpt_of(self), items[i], &key);
             solo_ckpt_value_get(ckpt_of(self), items[i + 1], &value);
             PyObject *name = text_of(key.bytes ? key.bytes : "", key.size);
-            if (!name || PyDict_SetItem(dict, name, value.type == SOLO_CKPT_TRUE ? Py_True
-                                                                                 : Py_False) < 0) {
+            if (!name ||
+                PyDict_SetItem(dict, name, value.type == SOLO_CKPT_TRUE ? Py_True : Py_False) < 0) {
                 Py_CLEAR(dict);
             }
             Py_XDECREF(name);
@@ -428,7 +425,8 @@ static PyObject *shards(PyObject *module, PyObject *bytes)
         all = append(all, name ? Py_BuildValue("(NI)", name, rows[i].file) : NULL);
     }
     const char *file;
-    for (uint32_t i = 0; files && (size = (Py_ssize_t)solo_ckpt_shards_file(index, i, &file)); i++) {
+    for (uint32_t i = 0; files && (size = (Py_ssize_t)solo_ckpt_shards_file(index, i, &file));
+         i++) {
         files = append(files, text_of(file, (size_t)size));
     }
     struct solo_ckpt_fault fault;
@@ -444,6 +442,73 @@ static PyObject *shards(PyObject *module, PyObject *bytes)
     Py_XDECREF(files);
     Py_XDECREF(wrong);
     solo_ckpt_shards_close(index);
+    return result;
+}
+
+#define CHUNK_BYTES (64u << 10) /* small archives are read whole, once */
+
+struct chunk_memory {
+    const struct solo_ckpt_source *file;
+    uint64_t base;
+    uint8_t bytes[CHUNK_BYTES];
+};
+
+static int read_chunk(void *context, uint64_t offset, void *bytes, size_t count)
+{
+    struct chunk_memory *memory = context;
+    memcpy(bytes, memory->bytes + (offset - memory->base), count);
+    return 0;
+}
+
+static int open_chunk(struct solo_file *file, uint64_t base, uint64_t size, struct solo_ckpt **out)
+{
+    struct solo_ckpt_source source;
+    solo_file_source(file, &source);
+    struct chunk_memory memory = {&source, base, {0}};
+    if (size > sizeof memory.bytes) {
+        source.base = base;
+        source.size = size;
+        return solo_ckpt_open(&source, NULL, out);
+    }
+    int rc = source.read(source.context, base, memory.bytes, (size_t)size);
+    struct solo_ckpt_source here = {&memory, base, size, read_chunk};
+    return rc < 0 ? rc : solo_ckpt_open(&here, NULL, out);
+}
+
+/* A small archive of one whole tensor inside a file, as torch.distributed.checkpoint writes
+ * them by the thousand: (offset in the file, bytes, dtype, sizes, crc), or a list of faults. */
+static PyObject *chunk(PyObject *module, PyObject *arguments)
+{
+    PyObject *file_object;
+    unsigned long long base, size;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OKK:chunk", &file_object, &base, &size)) {
+        return NULL;
+    }
+    struct load_file *file = load_file_of(file_object);
+    struct solo_ckpt *ckpt;
+    int rc = file ? open_chunk(file->file, base, size, &ckpt) : -1;
+    if (rc < 0) {
+        return file ? py_raise(rc) : NULL;
+    }
+    struct load_checkpoint view = {.ckpt = ckpt};
+    const struct solo_ckpt_storage *rows;
+    const struct solo_ckpt_tensor *row;
+    struct solo_ckpt_info of;
+    solo_ckpt_info_get(ckpt, &of);
+    PyObject *result;
+    if (solo_ckpt_fault_count(ckpt)) {
+        result = faults((PyObject *)&view, NULL);
+    } else if (solo_ckpt_storages(ckpt, &rows) != 1 || solo_ckpt_tensors(ckpt, &row) != 1 ||
+               row->first || !is_contiguous(row) || rows->packed_bytes != rows->bytes ||
+               of.big_endian) {
+        result = PyList_New(0);
+    } else {
+        result = Py_BuildValue("(KKINI)", (unsigned long long)(base + rows->offset),
+                               (unsigned long long)rows->bytes, row->dtype,
+                               counts(row->sizes, row->dims), rows->crc);
+    }
+    solo_ckpt_close(ckpt);
     return result;
 }
 
@@ -482,10 +547,8 @@ static PyObject *crc32(PyObject *module, PyObject *arguments)
         return NULL;
     }
     uint32_t value;
-    Py_BEGIN_ALLOW_THREADS
-    value = solo_crc32(start, view.buf, (size_t)view.len);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&view);
+    Py_BEGIN_ALLOW_THREADS value = solo_crc32(start, view.buf, (size_t)view.len);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
     return PyLong_FromUnsignedLong(value);
 }
 
@@ -499,10 +562,8 @@ static PyObject *store(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "Ky#:store", &address, &bytes, &size)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    memcpy((void *)(uintptr_t)address, bytes, (size_t)size);
-    Py_END_ALLOW_THREADS
-    return Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS memcpy((void *)(uintptr_t)address, bytes, (size_t)size);
+    Py_END_ALLOW_THREADS return Py_NewRef(Py_None);
 }
 
 static PyObject *huge(PyObject *module, PyObject *arguments)
@@ -524,10 +585,8 @@ static PyObject *crc32_at(PyObject *module, PyObject *arguments)
         return NULL;
     }
     uint32_t value;
-    Py_BEGIN_ALLOW_THREADS
-    value = solo_crc32(0, (const void *)(uintptr_t)address, (size_t)size);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLong(value);
+    Py_BEGIN_ALLOW_THREADS value = solo_crc32(0, (const void *)(uintptr_t)address, (size_t)size);
+    Py_END_ALLOW_THREADS return PyLong_FromUnsignedLong(value);
 }
 
 static PyMethodDef functions[] = {
@@ -535,6 +594,8 @@ static PyMethodDef functions[] = {
      "read(file, checkpoint, [(offset, bytes, address, storage)], threads, direct, gaps, base, "
      "verify, tick) -> [storage whose checksum is wrong]"},
     {"shards", shards, METH_O, "shards(json) -> (names, files, total, faults)"},
+    {"chunk", chunk, METH_VARARGS,
+     "chunk(file, base, size) -> (offset, bytes, dtype, sizes, crc), or [fault]"},
     {"dtype_names", dtype_names, METH_NOARGS, "[(name, bits)], by dtype number"},
     {"sniff", sniff, METH_VARARGS, "sniff(head, file_bytes) -> kind"},
     {"store", store, METH_VARARGS, "store(address, bytes)"},
@@ -546,8 +607,8 @@ static PyMethodDef functions[] = {
 
 int py_load_init(PyObject *module)
 {
-    PyObject *(*const types[])(PyObject *) = {load_file_type, load_checkpoint_type,
-                                              load_arena_type, load_slice_type};
+    PyObject *(*const types[])(PyObject *) = {load_file_type, load_checkpoint_type, load_arena_type,
+                                              load_slice_type};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         PyObject *type = types[i](module);
         int rc = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;

@@ -9,12 +9,10 @@
 int py_load_init(PyObject *module);
 
 struct load_file {
-    PyObject_HEAD
-    struct solo_file *file;
+    PyObject_HEAD struct solo_file *file;
 };
 struct load_checkpoint {
-    PyObject_HEAD
-    struct solo_ckpt *ckpt;
+    PyObject_HEAD struct solo_ckpt *ckpt;
 };
 
 /* Checks the type; NULL with an exception. */

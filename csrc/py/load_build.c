@@ -4,7 +4,7 @@
  * caller's callbacks, which know what little may be made of it. */
 #include "load.h"
 
-#define DEPTH_MAX 260 /* the judge allows fewer; cycles through tuples end here */
+#define DEPTH_MAX    260 /* the judge allows fewer; cycles through tuples end here */
 #define SHARED_BYTES 32u /* texts from here on are made once however often they are used */
 
 struct build {
@@ -185,10 +185,10 @@ static PyObject *make_call(struct build *build, uint64_t value, const struct sol
 {
     PyObject *name = name_of(build, call->function);
     PyObject *arguments = name ? make(build, call->arguments) : NULL;
-    PyObject *object =
-        arguments ? PyObject_CallFunctionObjArgs(build->call, name, arguments,
-                                                 call->created ? Py_True : Py_False, NULL)
-                  : NULL;
+    PyObject *object = arguments
+                           ? PyObject_CallFunctionObjArgs(build->call, name, arguments,
+                                                          call->created ? Py_True : Py_False, NULL)
+                           : NULL;
     if (object && (keep(build, value, object) < 0 ||
                    fill(build, value, object, SOLO_CKPT_CALL, call->keyed) < 0 ||
                    give_state(build, object, name, call->state) < 0)) {
@@ -217,8 +217,7 @@ static PyObject *make_row(struct build *build, const struct solo_ckpt_value *val
     return tensor;
 }
 
-static PyObject *make_shared(struct build *build, uint64_t value,
-                             const struct solo_ckpt_value *is)
+static PyObject *make_shared(struct build *build, uint64_t value, const struct solo_ckpt_value *is)
 {
     PyObject *object = kept(build, value);
     if (object || PyErr_Occurred()) {

@@ -38,8 +38,7 @@ static PyObject *file_new(PyTypeObject *type, PyObject *arguments, PyObject *key
     int rc = 0;
     if (self) {
         const char *text = PyBytes_AsString(path);
-        Py_BEGIN_ALLOW_THREADS
-        rc = solo_file_open(text, &self->file);
+        Py_BEGIN_ALLOW_THREADS rc = solo_file_open(text, &self->file);
         Py_END_ALLOW_THREADS
     }
     Py_DECREF(path);
@@ -89,10 +88,9 @@ static PyObject *file_read(PyObject *self, PyObject *arguments)
     solo_file_source(((struct load_file *)self)->file, &source);
     char *room = PyBytes_AsString(bytes);
     int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = source.read(source.context, offset, room, (size_t)size);
-    Py_END_ALLOW_THREADS
-    if (rc < 0) {
+    Py_BEGIN_ALLOW_THREADS rc = source.read(source.context, offset, room, (size_t)size);
+    Py_END_ALLOW_THREADS if (rc < 0)
+    {
         Py_DECREF(bytes);
         return py_raise(rc);
     }
@@ -123,14 +121,12 @@ PyObject *load_file_type(PyObject *module)
 /* ---- Arena and Slice -------------------------------------------------------------------------- */
 
 struct arena_object {
-    PyObject_HEAD
-    struct solo_arena arena;
+    PyObject_HEAD struct solo_arena arena;
 };
 
 /* A part of an arena that gives its pages back when nothing uses it any more. */
 struct slice_object {
-    PyObject_HEAD
-    struct arena_object *arena;
+    PyObject_HEAD struct arena_object *arena;
     uint64_t offset, bytes;
 };
 
@@ -226,11 +222,13 @@ PyObject *load_arena_type(PyObject *module)
         {"address", arena_address, NULL, "Where it begins.", NULL},
         {NULL, NULL, NULL, NULL, NULL},
     };
-    static PyType_Slot slots[] = {
-        {Py_tp_new, (void *)arena_new},           {Py_tp_dealloc, (void *)arena_dealloc},
-        {Py_tp_methods, methods},                 {Py_tp_getset, attributes},
-        {Py_bf_getbuffer, (void *)arena_buffer},  {Py_tp_doc, "Arena(bytes, congruent_to[, file])"},
-        {0, NULL}};
+    static PyType_Slot slots[] = {{Py_tp_new, (void *)arena_new},
+                                  {Py_tp_dealloc, (void *)arena_dealloc},
+                                  {Py_tp_methods, methods},
+                                  {Py_tp_getset, attributes},
+                                  {Py_bf_getbuffer, (void *)arena_buffer},
+                                  {Py_tp_doc, "Arena(bytes, congruent_to[, file])"},
+                                  {0, NULL}};
     static PyType_Spec spec = {"solo._C.Arena", sizeof(struct arena_object), 0, Py_TPFLAGS_DEFAULT,
                                slots};
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
@@ -240,9 +238,8 @@ PyObject *load_arena_type(PyObject *module)
 
 PyObject *load_slice_type(PyObject *module)
 {
-    static PyType_Slot slots[] = {{Py_tp_dealloc, (void *)slice_dealloc},
-                                  {Py_bf_getbuffer, (void *)slice_buffer},
-                                  {0, NULL}};
+    static PyType_Slot slots[] = {
+        {Py_tp_dealloc, (void *)slice_dealloc}, {Py_bf_getbuffer, (void *)slice_buffer}, {0, NULL}};
     static PyType_Spec spec = {"solo._C.Slice", sizeof(struct slice_object), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
@@ -267,15 +264,17 @@ static int take_reads(PyObject *list, const struct solo_ckpt *ckpt, int verify,
             !PyArg_ParseTuple(item, "KKKl", &offset, &bytes, &address, &storage)) {
             return -1;
         }
-        reads[i] = (struct solo_ckpt_read){.offset = offset, .bytes = bytes,
-                                           .to = (void *)(uintptr_t)address, .ckpt = ckpt,
+        reads[i] = (struct solo_ckpt_read){.offset = offset,
+                                           .bytes = bytes,
+                                           .to = (void *)(uintptr_t)address,
+                                           .ckpt = ckpt,
                                            .header_offset = SOLO_CKPT_NONE};
         if (storage >= 0 && (size_t)storage < storage_count) {
             reads[i].storage = (uint32_t)storage;
             if (offset == storages[storage].offset) { /* a part of a record has no checksum */
                 reads[i].header_offset = storages[storage].header_offset;
-                reads[i].crc = verify && bytes == storages[storage].bytes ? storages[storage].crc
-                                                                          : 0;
+                reads[i].crc =
+                    verify && bytes == storages[storage].bytes ? storages[storage].crc : 0;
             }
         }
     }
@@ -287,20 +286,18 @@ static int wait_for(struct solo_reading *reading, PyObject *tick)
 {
     int rc;
     for (;;) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = solo_read_wait(reading, TICK_MS);
-        Py_END_ALLOW_THREADS
-        if (rc != SOLO_EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = solo_read_wait(reading, TICK_MS);
+        Py_END_ALLOW_THREADS if (rc != SOLO_EAGAIN)
+        {
             break;
         }
         struct solo_read_progress progress;
         solo_read_progress_get(reading, &progress);
         PyObject *result =
-            tick == Py_None ? Py_NewRef(Py_None)
-                            : PyObject_CallFunction(tick, "KKi",
-                                                    (unsigned long long)progress.bytes_done,
-                                                    (unsigned long long)progress.bytes_total,
-                                                    progress.direct);
+            tick == Py_None
+                ? Py_NewRef(Py_None)
+                : PyObject_CallFunction(tick, "KKi", (unsigned long long)progress.bytes_done,
+                                        (unsigned long long)progress.bytes_total, progress.direct);
         Py_XDECREF(result);
         if (!result || PyErr_CheckSignals() < 0) {
             solo_read_stop(reading);
@@ -353,23 +350,25 @@ PyObject *load_read(PyObject *module, PyObject *arguments)
     }
     PyObject *result = NULL;
     struct solo_reading *reading = NULL;
-    struct solo_read_options options = {.size = sizeof options, .threads = threads,
+    struct solo_read_options options = {.size = sizeof options,
+                                        .threads = threads,
                                         .direct = (enum solo_read_direct)direct,
-                                        .gaps_writable = gaps, .base = base};
+                                        .gaps_writable = gaps,
+                                        .base = base};
     if (take_reads(list, checkpoint ? checkpoint->ckpt : NULL, verify, reads) == 0) {
         int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = solo_read_start(file->file, reads, (size_t)count, &options, &reading);
-        Py_END_ALLOW_THREADS
-        if (rc < 0) {
+        Py_BEGIN_ALLOW_THREADS rc =
+            solo_read_start(file->file, reads, (size_t)count, &options, &reading);
+        Py_END_ALLOW_THREADS if (rc < 0)
+        {
             py_raise(rc);
-        } else if (wait_for(reading, tick) == 0) {
+        }
+        else if (wait_for(reading, tick) == 0)
+        {
             result = wrong_checksums(reads, count);
         }
     }
-    Py_BEGIN_ALLOW_THREADS
-    solo_read_free(reading);
-    Py_END_ALLOW_THREADS
-    free(reads);
+    Py_BEGIN_ALLOW_THREADS solo_read_free(reading);
+    Py_END_ALLOW_THREADS free(reads);
     return result;
 }

@@ -46,7 +46,9 @@ def block_of(name: str, no_split: Sequence[str] = ()) -> str:
 
 
 def choose(
-    tables: Sequence[Table], max_memory: Mapping[str, int | str] | None, no_split: Sequence[str] = ()
+    tables: Sequence[Table],
+    max_memory: Mapping[str, int | str] | None,
+    no_split: Sequence[str] = (),
 ) -> dict[str, str | int | torch.device]:
     """A device map for the files of one checkpoint."""
     sizes: dict[str, int] = {}
@@ -61,7 +63,9 @@ def choose(
     return fill(sizes, budgets(max_memory), tables[0].source.name)
 
 
-def fill(sizes: Mapping[str, int], room: dict[str, int], path: str) -> dict[str, str | int | torch.device]:
+def fill(
+    sizes: Mapping[str, int], room: dict[str, int], path: str
+) -> dict[str, str | int | torch.device]:
     """Blocks in their order onto the devices in theirs; what does not fit any more moves on."""
     names = list(room)
     chosen: dict[str, str | int | torch.device] = {}

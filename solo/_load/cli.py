@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from solo._load import collection, dcp, memory, objects, paths, read
-from solo._load.errors import CheckpointError
+from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import inspect
-from solo._load.place import CPU
+from solo._load.place import CPU, Placement
 from solo._load.ranks import fingerprint
 from solo._load.save import save
 from solo._load.single import Request, prepare, storages_to_read
@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("plan", help="bytes by device and whether they fit; loads nothing")
     one.add_argument("path")
-    one.add_argument("--device-map", help='"auto", a device, or JSON: {"layers.0": "cuda:0", "": "cpu"}')
+    one.add_argument(
+        "--device-map", help='"auto", a device, or JSON: {"layers.0": "cuda:0", "": "cpu"}'
+    )
     one.add_argument("--map-location")
     one.add_argument("--max-memory", help='for "auto", JSON: {"cuda:0": "20GiB", "cpu": "60GiB"}')
     one.add_argument("--memory", help="bytes of the host that may be taken (default SOLO_MEMORY)")
@@ -74,9 +76,21 @@ def _inspect(args: Any) -> None:
         print(found.text(limit=args.limit))
         return
     rows = [t.__dict__ for t in found.tensors]
-    print(json.dumps({"path": found.path, "kind": found.kind, "files": found.files,
-                      "stored_bytes": found.stored_bytes, "metadata": found.metadata,
-                      "tied": found.tied, "tensors": rows}, default=str, indent=1))
+    print(
+        json.dumps(
+            {
+                "path": found.path,
+                "kind": found.kind,
+                "files": found.files,
+                "stored_bytes": found.stored_bytes,
+                "metadata": found.metadata,
+                "tied": found.tied,
+                "tensors": rows,
+            },
+            default=str,
+            indent=1,
+        )
+    )
 
 
 def _request(**options: Any) -> Request:
@@ -88,8 +102,9 @@ def _tables(path: str, request: Request) -> list[Table]:
     found = paths.locate(path, storage_options=None, threads=request.how.threads)
     if found.directory and dcp.is_dcp(found.directory):
         raise CheckpointError(
-            collection.Problem("unsupported", "a DCP directory is not read by this command"),
-            path=path, fix="convert it first: python -m solo.load convert",
+            Problem("unsupported", "a DCP directory is not read by this command"),
+            path=path,
+            fix="convert it first: python -m solo.load convert",
         )
     opened = collection.open_found(found, request)
     return opened.tables if isinstance(opened, collection.Shards) else [opened]
@@ -101,13 +116,15 @@ def _verify(args: Any) -> None:
     for table in _tables(args.path, request):
         _read_all(table, request)
         kinds = "checksums agree" if table.info["crc_known"] else "whole; it has no checksums"
-        print(f"{table.source.name}: {table.kind}, {len(table.storages)} storages, {kinds}, "
-              f"fingerprint {fingerprint(table)}")
+        print(
+            f"{table.source.name}: {table.kind}, {len(table.storages)} storages, {kinds}, "
+            f"fingerprint {fingerprint(table)}"
+        )
 
 
 def _read_all(table: Table, request: Request) -> None:
     rows = sorted(range(len(table.storages)), key=lambda r: table.storages[r].offset)
-    placed = read.Placement([CPU] * len(rows))
+    placed = Placement([CPU] * len(rows))
     for batch in read.batches(table, rows, VERIFY_BYTES):
         read.read_storages(table, placed, batch, request.how)
 
@@ -139,7 +156,7 @@ def _convert(args: Any) -> None:
 
     dtype = getattr(torch, args.dtype, None) if args.dtype else None
     if args.dtype and not isinstance(dtype, torch.dtype):
-        raise CheckpointError(collection.Problem("dtype", f"torch has no dtype {args.dtype!r}"))
+        raise CheckpointError(Problem("dtype", f"torch has no dtype {args.dtype!r}"))
     obj = load(args.path, dtype=dtype, only=args.only or ("*" if args.flat else None))
     for path in save(obj, args.target, format=args.format, shard_size=args.shard_size):
         print(path)

@@ -27,7 +27,12 @@ INDEXES = (  # in the order of preference
     "pytorch_model.bin.index.json",
     "diffusion_pytorch_model.bin.index.json",
 )
-SINGLE = ("model.safetensors", "pytorch_model.bin", "consolidated.safetensors", "adapter_model.safetensors")
+SINGLE = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "consolidated.safetensors",
+    "adapter_model.safetensors",
+)
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 EXPECTED = {".safetensors": "safetensors", ".gguf": "GGUF"}
 
@@ -127,8 +132,14 @@ def _open_index(source: Source, request: Request) -> Shards:
         try:
             opened.append(_beside(source, file, request))
         except CheckpointError as error:
-            problems += [Problem("missing" if p.code == "not_found" else p.code, f"shard {file}: {p.text}",
-                                 record=file) for p in error.problems]
+            problems += [
+                Problem(
+                    "missing" if p.code == "not_found" else p.code,
+                    f"shard {file}: {p.text}",
+                    record=file,
+                )
+                for p in error.problems
+            ]
     if problems:
         raise CheckpointError(
             problems,
@@ -169,7 +180,9 @@ def _open_files(
             tables.append(open_table(source, request.options))
         except CheckpointError as error:
             file = os.path.basename(source.name)
-            problems += [Problem(p.code, f"{file}: {p.text}", p.offset, file) for p in error.problems]
+            problems += [
+                Problem(p.code, f"{file}: {p.text}", p.offset, file) for p in error.problems
+            ]
     for table, names in zip(tables, wanted.values(), strict=False) if not problems else ():
         problems += _compare(table, names, request.strict)
     if not wanted and not problems:
@@ -185,14 +198,25 @@ def _compare(table: Table, wanted: set[str], strict: bool) -> list[Problem]:
     """A shard holds exactly the names that the index gives it."""
     held = {name.name for name in table.names}
     file = os.path.basename(table.source.name)
-    problems = [
-        Problem("missing", f"{file} lacks {_some(wanted - held)}, which the index says it has",
-                record=file)
-    ] if wanted - held else []
+    problems = (
+        [
+            Problem(
+                "missing",
+                f"{file} lacks {_some(wanted - held)}, which the index says it has",
+                record=file,
+            )
+        ]
+        if wanted - held
+        else []
+    )
     if held - wanted and strict:
         problems.append(
-            Problem("mismatch", f"{file} holds {_some(held - wanted)}, which the index does not "
-                    "name (strict=False accepts it)", record=file)
+            Problem(
+                "mismatch",
+                f"{file} holds {_some(held - wanted)}, which the index does not "
+                "name (strict=False accepts it)",
+                record=file,
+            )
         )
     return problems
 
@@ -206,8 +230,12 @@ def _twice(tables: list[Table]) -> list[Problem]:
             other = home.setdefault(name.name, file)
             if other != file:
                 problems.append(
-                    Problem("duplicate", f"{name.name!r} is in {other} and in {file}: these are "
-                            "not shards of one checkpoint; pass one of the files", record=file)
+                    Problem(
+                        "duplicate",
+                        f"{name.name!r} is in {other} and in {file}: these are "
+                        "not shards of one checkpoint; pass one of the files",
+                        record=file,
+                    )
                 )
                 break
     return problems
@@ -226,7 +254,9 @@ def _load_shards(shards: Shards, request: Request) -> dict[str, Any]:
     for table, placement in zip(shards.tables, placed, strict=True):
         part = content(table, placement, request)
         if not isinstance(part, dict):
-            raise fail("format", f"a shard holds {type(part).__name__}, not a dict", path=table.source.name)
+            raise fail(
+                "format", f"a shard holds {type(part).__name__}, not a dict", path=table.source.name
+            )
         out.update(part)
     if request.only is not None and strict and not out:
         names = [name.name for table in shards.tables for name in table.names]

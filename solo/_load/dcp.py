@@ -20,8 +20,8 @@ from solo._load.objects import Builder
 from solo._load.place import CPU, Placement, device_of
 from solo._load.read import make_tensors, read_storages
 from solo._load.single import Request, chooser, nothing_selected
-from solo._load.source import LocalSource, Read
-from solo._load.table import Options, StorageRow, Table, open_table
+from solo._load.source import DIRECT, LocalSource, Read
+from solo._load.table import Options, Table, dtypes, open_table
 
 MODULE = "torch.distributed.checkpoint.metadata"
 CLASSES = (
@@ -103,7 +103,7 @@ def load(folder: str, request: Request) -> Any:
     return _nest(flat, planned)
 
 
-# ---- metadata ---------------------------------------------------------------------------------------
+# ---- metadata ----
 
 
 def read_metadata(folder: str) -> tuple[dict[str, Item], dict[str, Any]]:
@@ -115,7 +115,9 @@ def read_metadata(folder: str) -> tuple[dict[str, Item], dict[str, Any]]:
         root = _Metadata(table).build([])
         return _items(root, path), dict(root.get("planner_data") or {})
     except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-        raise fail("damaged", f"its metadata is not as torch 2 writes it: {error}", path=path) from error
+        raise fail(
+            "damaged", f"its metadata is not as torch 2 writes it: {error}", path=path
+        ) from error
 
 
 class _Metadata(Builder):
@@ -160,14 +162,18 @@ def _items(root: Record, path: str) -> dict[str, Item]:
             offsets = tuple(chunk.get("offsets")) if chunk else ()
             info = places.get((name, offsets if chunk else None)) or places.get((name, None))
             if info is None:
-                problems.append(Problem("missing", f"{name!r} has a chunk without a place", record=name))
+                problems.append(
+                    Problem("missing", f"{name!r} has a chunk without a place", record=name)
+                )
                 continue
             file = info.get("relative_path")
             if os.path.isabs(file) or ".." in file.split("/"):
                 problems.append(Problem("unsafe", f"{name!r} lies outside the directory: {file}"))
                 continue
             if info.get("transform_descriptors"):
-                problems.append(Problem("unsupported", f"{name!r} is stored transformed", record=name))
+                problems.append(
+                    Problem("unsupported", f"{name!r} is stored transformed", record=name)
+                )
                 continue
             shape = tuple(chunk.get("sizes")) if chunk else ()
             item.chunks.append(Chunk(offsets, shape, file, info.get("offset"), info.get("length")))
@@ -183,8 +189,10 @@ def _uncovered(item: Item) -> list[Problem]:
         return []
     inside = all(
         len(c.sizes) == len(c.offsets) == len(item.sizes)
-        and all(0 <= o and 0 <= s and o + s <= n
-                for o, s, n in zip(c.offsets, c.sizes, item.sizes, strict=True))
+        and all(
+            o >= 0 and s >= 0 and o + s <= n
+            for o, s, n in zip(c.offsets, c.sizes, item.sizes, strict=True)
+        )
         for c in item.chunks
     )
     count = sum(torch.Size(c.sizes).numel() for c in item.chunks)
@@ -193,7 +201,7 @@ def _uncovered(item: Item) -> list[Problem]:
     return [Problem("mismatch", f"the chunks of {item.name!r} do not cover it", record=item.name)]
 
 
-# ---- data --------------------------------------------------------------------------------------------
+# ---- data ----
 
 
 class _Files:
@@ -238,15 +246,16 @@ def _read_tensors(files: _Files, items: dict[str, Item], request: Request) -> di
         size = (size + count + ARENA_ALIGN - 1) // ARENA_ALIGN * ARENA_ALIGN
     arena = _C.Arena(max(size, 1), 0)
     out: dict[str, Any] = {}
-    reads: dict[str, list[tuple[Read, _C.Checkpoint]]] = {}
+    reads: dict[str, list[tuple[Read, int, str]]] = {}
     blocks: list[tuple[torch.Tensor, Chunk]] = []
     for name, item in items.items():
-        count = torch.Size(item.sizes or ()).numel()
-        if count:
+        sizes = item.sizes or ()
+        count = torch.Size(sizes).numel()
+        if count and item.dtype is not None:
             tensor = torch.frombuffer(arena, dtype=item.dtype, count=count, offset=places[name])
-            tensor.resize_(item.sizes)
+            tensor.resize_(sizes)
         else:
-            tensor = torch.empty(item.sizes or (), dtype=item.dtype)
+            tensor = torch.empty(sizes, dtype=item.dtype)
         out[name] = tensor
         for chunk in item.chunks:
             elements = torch.Size(chunk.sizes).numel()
@@ -256,10 +265,9 @@ def _read_tensors(files: _Files, items: dict[str, Item], request: Request) -> di
             if target is None:
                 blocks.append((tensor, chunk))
                 continue
-            index, row = _open_chunk(files, item, chunk)
-            read = (chunk.offset + row.offset, row.bytes,
-                    arena.address + places[name] + target * _width(item), -1)
-            reads.setdefault(chunk.file, []).append((read, index))
+            offset, bytes_, crc = _open_chunk(files, item, chunk)
+            read = (offset, bytes_, arena.address + places[name] + target * _width(item), -1)
+            reads.setdefault(chunk.file, []).append((read, crc, name))
     for file, wanted in reads.items():
         _run(files.get(file), wanted, request)
     for tensor, chunk in blocks:
@@ -291,41 +299,47 @@ def _inside(item: Item, chunk: Chunk) -> int | None:
     return at
 
 
-def _open_chunk(files: _Files, item: Item, chunk: Chunk) -> tuple[_C.Checkpoint, StorageRow]:
-    """The one storage of a chunk's archive, which must be exactly the chunk."""
+def _open_chunk(files: _Files, item: Item, chunk: Chunk) -> tuple[int, int, int]:
+    """Offset, bytes and checksum of a chunk's data: the one storage of an archive that must
+    be exactly what the metadata says."""
     source = files.get(chunk.file)
     if chunk.offset + chunk.length > source.size:
-        raise fail("truncated", f"it ends before {item.name!r} does", path=source.name,
-                   fix="copy the directory again")
-    index = _C.Checkpoint(source.file, chunk.offset, chunk.length)
-    faults = index.faults()
-    rows = index.storages()
-    want = torch.Size(chunk.sizes).numel() * _width(item)
-    tensors = index.tensors()
-    sound = (
-        not faults and len(rows) == len(tensors) == 1 and tensors[0][6] and not tensors[0][2]
-        and rows[0][2] == want and tuple(tensors[0][3]) == tuple(chunk.sizes)
-    )
-    if not sound:
-        text = faults[0][2] if faults else "it is not the tensor that the metadata describes"
-        raise CheckpointError(
-            Problem(faults[0][0] if faults else "mismatch", f"the chunk of {item.name!r}: {text}",
-                    chunk.offset, item.name),
+        raise fail(
+            "truncated",
+            f"it ends before {item.name!r} does",
             path=source.name,
             fix="copy the directory again",
         )
-    return index, StorageRow(*rows[0])
+    found = _C.chunk(source.file, chunk.offset, chunk.length)
+    if isinstance(found, tuple):
+        offset, size, dtype, sizes, crc = found
+        if sizes == chunk.sizes and dtypes()[dtype] == item.dtype:
+            return offset, size, crc
+        found = []
+    code, _, text = found[0] if found else ("mismatch", 0, "it is not what the metadata says")
+    raise CheckpointError(
+        Problem(code, f"the chunk of {item.name!r}: {text}", chunk.offset, item.name),
+        path=source.name,
+        fix="copy the directory again",
+    )
 
 
-def _run(source: LocalSource, wanted: list[tuple[Read, _C.Checkpoint]], request: Request) -> None:
+def _run(source: LocalSource, wanted: list[tuple[Read, int, str]], request: Request) -> None:
     how = request.how
-    _C.read(source.file, None, [read for read, _ in wanted], how.threads,
-            {"auto": 0, "never": 1, "always": 2}[how.direct], False, 0, how.verify, how.tick)
-    for (_, size, address, _), index in wanted:
-        crc = index.storages()[0][5] if how.verify else 0
+    reads = [read for read, _, _ in wanted]
+    direct = DIRECT[how.direct]
+    _C.read(source.file, None, reads, how.threads, direct, False, 0, how.verify, how.tick)
+    if not how.verify:
+        return
+    for (_, size, address, _), crc, name in wanted:
         if crc and _C.crc32_at(address, size) != crc:
-            raise fail("checksum", f"data at {address} does not have its checksum", path=source.name,
-                       fix="copy the directory again")
+            raise fail(
+                "checksum",
+                f"the data of {name!r} does not have its checksum",
+                path=source.name,
+                fix="copy the directory again",
+                record=name,
+            )
 
 
 def _read_archive(files: _Files, chunk: Chunk, request: Request) -> Any:
@@ -359,6 +373,10 @@ def _lists(value: Any) -> Any:
     if not isinstance(value, dict) or isinstance(value, OrderedDict):
         return value
     made = {key: _lists(part) for key, part in value.items()}
-    if made and all(isinstance(key, int) for key in made) and sorted(made) == list(range(len(made))):
+    if (
+        made
+        and all(isinstance(key, int) for key in made)
+        and sorted(made) == list(range(len(made)))
+    ):
         return [made[key] for key in range(len(made))]
     return made

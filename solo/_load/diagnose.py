@@ -30,7 +30,10 @@ HARMLESS = {  # names that are data, not behaviour: said so beside the list
 PLAIN_PICKLE = "torch.storage._load_from_bytes"
 
 NOT_A_CHECKPOINT = {
-    "Git LFS pointer": ("git lfs install && git lfs pull", "a Git LFS pointer, not the file itself"),
+    "Git LFS pointer": (
+        "git lfs install && git lfs pull",
+        "a Git LFS pointer, not the file itself",
+    ),
     "web page": ("download it again: the address or the login was wrong", "a web page"),
     "empty": ("copy or download it again", "empty"),
     "zero-filled": (
@@ -56,7 +59,10 @@ NOT_A_CHECKPOINT = {
         "a pickle that torch.save did not write",
     ),
     "zip": ("unzip it first", "a zip archive, but not of torch.save"),
-    "unknown": ("look at its first bytes: head -c 64 FILE | xxd", "of no format that is known here"),
+    "unknown": (
+        "look at its first bytes: head -c 64 FILE | xxd",
+        "of no format that is known here",
+    ),
 }
 UNSAFE_FIX = (
     "load the tensors alone with tensors_only=True, or allow names that you know: "
@@ -80,8 +86,11 @@ def explain(source: Source, index: _C.Checkpoint, info: dict[str, Any]) -> Check
         return _plain_pickle(source)
     if info["kind"] in NOT_A_CHECKPOINT and not unsafe:
         return _not_a_checkpoint(source, str(info["kind"]))
-    problems = [Problem(code, _with_size(source, code, text), at) for code, at, text in faults
-                if code != "unsafe"]
+    problems = [
+        Problem(code, _with_size(source, code, text), at)
+        for code, at, text in faults
+        if code != "unsafe"
+    ]
     fix = FIXES.get(problems[0].code, "") if problems else ""
     total = index.fault_count()
     if unsafe:
@@ -101,8 +110,11 @@ def _unsafe_text(names: list[str]) -> str:
 
 def _plain_pickle(source: Source) -> CheckpointError:
     return CheckpointError(
-        Problem("unsupported", "written by pickle.dump, not torch.save: map_location would not "
-                "reach the tensors, and reading it can run anything"),
+        Problem(
+            "unsupported",
+            "written by pickle.dump, not torch.save: map_location would not "
+            "reach the tensors, and reading it can run anything",
+        ),
         path=source.name,
         fix="write it again with torch.save (in a sandbox, if it is not yours)",
     )
@@ -135,4 +147,6 @@ def _with_size(source: Source, code: str, text: str) -> str:
     except OSError:
         return text
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified))
-    return f"{text}; it has {source.size} bytes, written {when}: the save or download did not finish"
+    return (
+        f"{text}; it has {source.size} bytes, written {when}: the save or download did not finish"
+    )

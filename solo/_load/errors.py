@@ -86,6 +86,8 @@ def _line(problem: Problem) -> str:
     return f"[{problem.code}] {problem.text}"
 
 
-def fail(code: str, text: str, *, path: str = "", fix: str = "", record: str = "") -> CheckpointError:
+def fail(
+    code: str, text: str, *, path: str = "", fix: str = "", record: str = ""
+) -> CheckpointError:
     """An error of one problem, to be raised by the caller."""
     return CheckpointError(Problem(code, text, record=record), path=path, fix=fix)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from solo._load import collection, dcp, objects, paths
 from solo._load.memory import human
-from solo._load.single import Request
 from solo._load.read import How
+from solo._load.single import Request
 from solo._load.table import Options, Table, dtype_names
 
 if TYPE_CHECKING:
@@ -80,9 +80,13 @@ class Inspection:
 
     def text(self, *, limit: int = 0) -> str:
         """For people; ``limit`` tensors at most, 0: all."""
-        lines = [f"{self.path}: {self.kind}, {len(self.tensors)} tensors, {human(self.stored_bytes)}"]
+        lines = [
+            f"{self.path}: {self.kind}, {len(self.tensors)} tensors, {human(self.stored_bytes)}"
+        ]
         for file in self.files:
-            details = ", ".join(f"{k} {v}" for k, v in file.items() if k != "path" and v not in ("", None))
+            details = ", ".join(
+                f"{k} {v}" for k, v in file.items() if k != "path" and v not in ("", None)
+            )
             lines.append(f"  {os.path.basename(file['path'])}: {details}")
         lines.append("  saved on: " + ", ".join(f"{d} ({c})" for d, c in self.devices.items()))
         lines += [f"  tied: {', '.join(names)}" for names in self.tied[:20]]
@@ -150,8 +154,15 @@ def _add(out: Inspection, table: Table) -> None:
         count = tensor_bytes(table, number)
         used[row.storage] = used.get(row.storage, 0) + count
         out.tensors.append(
-            TensorInfo(name, row.sizes, dtype_names()[row.dtype], count,
-                       table.storages[row.storage].location, file, row.storage)
+            TensorInfo(
+                name,
+                row.sizes,
+                dtype_names()[row.dtype],
+                count,
+                table.storages[row.storage].location,
+                file,
+                row.storage,
+            )
         )
     for number, storage in enumerate(table.storages):
         out.stored_bytes += storage.bytes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from solo import _C
 from solo._load import collection, dcp, paths, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import CPU, Placement
@@ -69,9 +70,7 @@ def load_into(
     tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
     report = Report()
     names, report.stripped = match(tables, tensors, strip_prefix)
-    pairs = [
-        Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names
-    ]
+    pairs = [Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names]
     _compare(report, tensors, names, pairs, tables, strict)
     for table in tables:
         _load_table(target, table, [p for p in pairs if p.table is table], request, report)
@@ -85,15 +84,15 @@ def load_into(
 def targets(target: Any) -> dict[str, torch.Tensor]:
     """The tensors of a module (what its state_dict names) or of a mapping, by name."""
     if isinstance(target, torch.nn.Module):
-        items = target.state_dict(keep_vars=True).items()
+        items: Mapping[str, Any] = target.state_dict(keep_vars=True)
     elif isinstance(target, Mapping):
-        items = target.items()
+        items = target
     else:
         raise fail("argument", f"a module or a dict is expected, not {type(target).__name__}")
-    return {name: value for name, value in items if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in items.items() if isinstance(value, torch.Tensor)}
 
 
-# ---- names --------------------------------------------------------------------------------------------
+# ---- names ----
 
 
 def match(
@@ -114,10 +113,16 @@ def match(
             for own in WRAPPERS if prefix == "" and strip is None else ("",):
                 count = sum(name.removeprefix(own) in renamed for name in tensors)
                 if count > best[0]:
-                    known = {n: renamed[n.removeprefix(own)] for n in tensors
-                             if n.removeprefix(own) in renamed}
-                    rest = {n: v for n, v in renamed.items()
-                            if n not in {k.removeprefix(own) for k in known}}
+                    known = {
+                        n: renamed[n.removeprefix(own)]
+                        for n in tensors
+                        if n.removeprefix(own) in renamed
+                    }
+                    rest = {
+                        n: v
+                        for n, v in renamed.items()
+                        if n not in {k.removeprefix(own) for k in known}
+                    }
                     best = (count, {**known, **rest}, prefix or (f"-{own}" if own else ""))
     return best[1], best[2]
 
@@ -134,8 +139,12 @@ def _compare(
     report.missing = [n for n, t in tensors.items() if n not in names and _place(t) not in held]
     report.unexpected = [name for name in names if name not in tensors]
     problems = [
-        Problem("shape", f"{p.name!r} is {tuple(p.target.shape)} in the target and "
-                f"{p.table.tensors[p.row].sizes} in the file", record=p.name)
+        Problem(
+            "shape",
+            f"{p.name!r} is {tuple(p.target.shape)} in the target and "
+            f"{p.table.tensors[p.row].sizes} in the file",
+            record=p.name,
+        )
         for p in pairs
         if tuple(p.target.shape) != p.table.tensors[p.row].sizes
     ]
@@ -161,10 +170,14 @@ def _listed(code: str, words: str, names: list[str]) -> list[Problem]:
     groups = Counter(".".join(name.split(".")[:2]) for name in names)
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     under = ", ".join(f"{g} ({c})" for g, c in groups.most_common(4)) if len(names) > 8 else ""
-    return [Problem(code, f"{words} {len(names)} names: {shown}" + (f"; under {under}" if under else ""))]
+    return [
+        Problem(
+            code, f"{words} {len(names)} names: {shown}" + (f"; under {under}" if under else "")
+        )
+    ]
 
 
-# ---- data ---------------------------------------------------------------------------------------------
+# ---- data ----
 
 
 def _load_table(
@@ -185,7 +198,7 @@ def _load_table(
         report.in_place += size
         torch.autograd.graph.increment_version(pair.target)
         if size >= HUGE_BYTES:
-            read._C.huge(pair.target.data_ptr(), size)
+            _C.huge(pair.target.data_ptr(), size)
     if reads:
         read.run(table, reads, request.how, None)
     _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
@@ -270,8 +283,14 @@ def _from_dcp(
     for name, tensor in tensors.items():
         item = available.get(head + name)
         if item is not None and item.sizes != tuple(tensor.shape):
-            problems.append(Problem("shape", f"{name!r} is {tuple(tensor.shape)} in the target "
-                                    f"and {item.sizes} in the directory", record=name))
+            problems.append(
+                Problem(
+                    "shape",
+                    f"{name!r} is {tuple(tensor.shape)} in the target "
+                    f"and {item.sizes} in the directory",
+                    record=name,
+                )
+            )
     if problems:
         raise CheckpointError(problems, path=folder, fix="strict=False leaves missing names alone")
     wanted = {head + n: available[head + n] for n in tensors if head + n in available}

@@ -109,7 +109,9 @@ def check(
         if count > allowed:
             cause = "are free" if own is None or free <= allowed else "are allowed"
             problems.append(
-                Problem("memory", f"{name} needs {human(count)}, {human(allowed)} {cause}", record=name)
+                Problem(
+                    "memory", f"{name} needs {human(count)}, {human(allowed)} {cause}", record=name
+                )
             )
     if problems:
         raise CheckpointError(

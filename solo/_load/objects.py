@@ -121,7 +121,9 @@ def _subclass(function: Any, kind: Any, inner: Any, state: Any) -> Any:
     return _with_state(tensor, state)
 
 
-def _moved(data: torch.Tensor, dtype: torch.dtype, device: Any, requires_grad: bool) -> torch.Tensor:
+def _moved(
+    data: torch.Tensor, dtype: torch.dtype, device: Any, requires_grad: bool
+) -> torch.Tensor:
     """A tensor of a device without storages: it stays where the loader put its data."""
     tensor = data.to(dtype=dtype)
     return tensor.requires_grad_(bool(requires_grad))
@@ -129,26 +131,29 @@ def _moved(data: torch.Tensor, dtype: torch.dtype, device: Any, requires_grad: b
 
 def _nested(buffer: torch.Tensor, sizes: Any, strides: Any, offsets: Any) -> torch.Tensor:
     """A nested tensor, its parts checked against the buffer first."""
-    for size, stride, offset in zip(sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True):
+    for size, stride, offset in zip(
+        sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True
+    ):
         reach = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
         if min([offset, *size, *stride]) < 0 or (all(size) and reach >= buffer.numel()):
             raise ValueError("a nested tensor reaches beyond its data")
-    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)  # type: ignore[no-any-return]
+    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
 
 
 def _wrapper(
     kind: Any, dtype: Any, size: Any, stride: Any, offset: Any, layout: Any, device: Any, grad: Any
 ) -> torch.Tensor:
-    return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         kind,
         size,
         strides=stride,
         dtype=dtype,
         storage_offset=offset,
         layout=layout,
-        device="cpu",
+        device=torch.device("cpu"),
         requires_grad=grad,
     )
+    return made
 
 
 @functools.cache
@@ -218,7 +223,9 @@ class Builder:
 
     def build(self, tensors: list[Any]) -> Any:
         try:
-            return self.table.index.build(tensors, self.storage, self.resolve, self.call, self.state)
+            return self.table.index.build(
+                tensors, self.storage, self.resolve, self.call, self.state
+            )
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as error:
             raise fail(
                 "damaged",
@@ -235,7 +242,9 @@ class Builder:
         held = untyped(self.cells[row], size)
         self.cells[row] = (held, -1)  # one storage object however often it is asked for
         dtype = torch_dtype(self.table.storages[row].dtype, self.table.storages[row].key)
-        return torch.storage.TypedStorage(wrap_storage=held, dtype=dtype, _internal=True)
+        return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
+            wrap_storage=held, dtype=dtype, _internal=True
+        )
 
     def resolve(self, name: str) -> Any:
         for table in (_values(), self.extra, _known()):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 from dataclasses import dataclass
-from typing import IO, Any, Union
+from typing import IO, Any, cast
 
 from solo._load import source as sources
 from solo._load.errors import CheckpointError, fail
 from solo._load.source import Source
 
-PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
-Where = Union[PathLike, IO[bytes], bytearray, memoryview]
+PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Where = PathLike | IO[bytes] | bytearray | memoryview
 SEARCH = ("SOLO_MODEL_PATH", "MODEL_PATH")  # lists of directories, first match wins
 
 
@@ -35,8 +35,9 @@ def locate(where: Where, *, storage_options: dict[str, Any] | None, threads: int
     if isinstance(where, (bytearray, memoryview)):
         return Found(sources.of_buffer(where))
     if hasattr(where, "read") and hasattr(where, "seek"):
-        source, base = sources.of_object(where)
-        return Found(source, base=base, stream=where)
+        stream = cast("IO[bytes]", where)
+        source, base = sources.of_object(stream)
+        return Found(source, base=base, stream=stream)
     try:
         text = os.fsdecode(where)
     except TypeError:
@@ -98,7 +99,11 @@ def _not_found(text: str, tried: list[str]) -> CheckpointError:
         lines.append("a variable in it is not set")
     if not any(os.environ.get(variable) for variable in SEARCH):
         lines.append("MODEL_PATH is not set")
-    fix = f"did you mean {os.path.join(parent, near[0])}?" if near else "check the path, or set MODEL_PATH"
+    fix = (
+        f"did you mean {os.path.join(parent, near[0])}?"
+        if near
+        else "check the path, or set MODEL_PATH"
+    )
     return fail("not_found", "; ".join(lines), path=text, fix=fix)
 
 
@@ -112,5 +117,7 @@ def _near(name: str, folder: str) -> list[str]:
 
 def _cannot_open(path: str, error: Exception) -> CheckpointError:
     if os.path.exists(path) and not os.access(path, os.R_OK):
-        return fail("permission", "it may not be read by this user", path=path, fix=f"chmod u+r {path}")
+        return fail(
+            "permission", "it may not be read by this user", path=path, fix=f"chmod u+r {path}"
+        )
     return fail("io", str(error), path=path)

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,9 +16,9 @@ from solo._load.errors import CheckpointError, Problem, fail
 if TYPE_CHECKING:
     from solo._load.table import Table
 
-Device = Union[str, int, torch.device]
-MapLocation = Union[None, Device, Mapping[str, Device], Callable[[Any, str], Any]]
-DeviceMap = Union[None, Device, Mapping[str, Device]]
+Device = str | int | torch.device
+MapLocation = None | Device | Mapping[str, Device] | Callable[[Any, str], Any]
+DeviceMap = None | Device | Mapping[str, Device]
 
 CPU = torch.device("cpu")
 DISK = "disk"  # left in the file, mapped, read when it is touched
@@ -77,11 +77,17 @@ def _unknown_device(spec: object) -> CheckpointError:
     name = text.rstrip("0123456789")
     digits = text[len(name) :]
     guesses = difflib.get_close_matches(name.rstrip(":"), NAMES, n=1, cutoff=0.5)
-    guess = (guesses[0] if guesses else {"gpu": "cuda"}.get(name.rstrip(":").lower(), "")) if name else ""
+    guess = (
+        (guesses[0] if guesses else {"gpu": "cuda"}.get(name.rstrip(":").lower(), ""))
+        if name
+        else ""
+    )
     if name.rstrip(":").lower() == "gpu":
         guess = "cuda"
     hint = f"did you mean {guess + (':' + digits if digits else '')!r}?" if guess else ""
-    return fail("device", f"unknown device {text!r}", fix=hint or "use 'cpu', 'cuda', 'cuda:0' or 'meta'")
+    return fail(
+        "device", f"unknown device {text!r}", fix=hint or "use 'cpu', 'cuda', 'cuda:0' or 'meta'"
+    )
 
 
 def _cuda_device(device: torch.device) -> torch.device:
@@ -107,7 +113,7 @@ def _cuda_device(device: torch.device) -> torch.device:
 
 
 def _local_cuda(count: int) -> int:
-    """"cuda" without a number: the rank's own under torchrun, else the current one."""
+    """ "cuda" without a number: the rank's own under torchrun, else the current one."""
     local = os.environ.get("LOCAL_RANK")
     if local is None or not local.isdigit() or torch.cuda.current_device() != 0 or count == 1:
         return torch.cuda.current_device()
@@ -120,7 +126,7 @@ def _local_cuda(count: int) -> int:
     return int(local)
 
 
-# ---- map_location: as torch has it ---------------------------------------------------------------
+# ---- map_location: as torch has it ----
 
 
 def by_location(table: Table, map_location: MapLocation) -> Placement:
@@ -155,7 +161,7 @@ def _registered(tag: str) -> bool:
 
 def _restore(storage: Any, tag: str) -> Any:
     try:
-        return torch.serialization.default_restore_location(storage, tag)
+        return torch.serialization.default_restore_location(storage, tag)  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise _unknown_device(tag) from None
 
@@ -176,7 +182,7 @@ def _by_tags(table: Table, wanted: Mapping[str, Device]) -> Placement:
     strange = [key for key in wanted if key not in saved and not _looks_like_tag(key)]
     if strange:
         names = [name.name for name in table.names]
-        prefixes = {name[: i] for name in names[:5000] for i, c in enumerate(name) if c == "."}
+        prefixes = {name[:i] for name in names[:5000] for i, c in enumerate(name) if c == "."}
         near = difflib.get_close_matches(str(strange[0]), sorted(prefixes | saved), n=3, cutoff=0.4)
         raise fail(
             "device",
@@ -235,7 +241,7 @@ def _here(tag: str) -> tuple[torch.device, str]:
     )
 
 
-# ---- device_map: by the names of modules ------------------------------------------------------------
+# ---- device_map: by the names of modules ----
 
 
 def by_names(tables: Sequence[Table], device_map: Mapping[str, Device]) -> list[Placement]:
@@ -252,17 +258,20 @@ def by_names(tables: Sequence[Table], device_map: Mapping[str, Device]) -> list[
     for table in tables:
         devices: list[torch.device | str | None] = [None] * len(table.storages)
         for name, key_at, tensor in table.names:
-            prefix = _longest(name, key_at, wanted)
-            if prefix is None:
+            key = _longest(name, key_at, wanted)
+            if key is None:
                 uncovered.append(name)
                 continue
-            used.add(prefix)
+            used.add(key)
             storage = table.tensors[tensor].storage
             if devices[storage] is None:  # tied tensors stay tied: the first name decides
-                devices[storage] = wanted[prefix]
+                devices[storage] = wanted[key]
         rest = wanted.get("", CPU)
         placements.append(Placement([rest if device is None else device for device in devices]))
-    problems = [*_unused(tables, [p for p in wanted if p not in used and p]), *_uncovered(uncovered)]
+    problems = [
+        *_unused(tables, [p for p in wanted if p not in used and p]),
+        *_uncovered(uncovered),
+    ]
     if problems:
         raise CheckpointError(
             problems,
@@ -274,7 +283,7 @@ def by_names(tables: Sequence[Table], device_map: Mapping[str, Device]) -> list[
 
 def _longest(name: str, key_at: int, wanted: Mapping[str, object]) -> str | None:
     """The longest key that is a module prefix of the name, in the object or in its own dict."""
-    best = "" if "" in wanted else None
+    best: str | None = "" if "" in wanted else None
     for text in (name, name[key_at:]) if key_at else (name,):
         at = len(text)
         while at > 0:
@@ -294,7 +303,9 @@ def _unused(tables: Sequence[Table], keys: list[str]) -> list[Problem]:
     for key in keys:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
         hint = f"; near: {', '.join(near)}" if near else ""
-        problems.append(Problem("device_map", f"{key!r} is a prefix of no tensor{hint}", record=key))
+        problems.append(
+            Problem("device_map", f"{key!r} is a prefix of no tensor{hint}", record=key)
+        )
     return problems
 
 

@@ -70,8 +70,11 @@ def _open_here(where: Where, request: Request) -> tuple[list[Table], str]:
             where, storage_options=request.storage_options, threads=request.how.threads
         )
         if found.directory and dcp.is_dcp(found.directory):
-            raise fail("unsupported", "a DCP directory is read by each rank: leave group out",
-                       path=found.directory)
+            raise fail(
+                "unsupported",
+                "a DCP directory is read by each rank: leave group out",
+                path=found.directory,
+            )
         opened = collection.open_found(found, request)
     except CheckpointError as error:
         return [], str(error)
@@ -93,13 +96,18 @@ def _agree(tables: list[Table], error: str, where: Where, group: Any, share: str
     failed = [one for one in everyone if one["error"]]
     if failed and (share == "read" or everyone[0]["error"]):
         raise CheckpointError(
-            [Problem("rank", f"rank {one['rank']} on {one['host']}: {one['error']}") for one in failed],
+            [
+                Problem("rank", f"rank {one['rank']} on {one['host']}: {one['error']}")
+                for one in failed
+            ],
             path=str(where),
             fix="put the file there too, or let rank 0 send it: share='broadcast'",
         )
     readers = [one for one in everyone if not one["error"]]
     first = readers[0]
-    different = [one for one in readers if [f for f, _ in one["files"]] != [f for f, _ in first["files"]]]
+    different = [
+        one for one in readers if [f for f, _ in one["files"]] != [f for f, _ in first["files"]]
+    ]
     if different:
         raise CheckpointError(
             [_other_file(one) for one in (first, *different)],
@@ -113,7 +121,8 @@ def _agree(tables: list[Table], error: str, where: Where, group: Any, share: str
 def _other_file(one: dict[str, Any]) -> Problem:
     shown = "; ".join(
         f"{who.get('real_path', who['path'])} ({who['bytes']} bytes, fingerprint {print_[:12]}"
-        + (f", written {_when(who['modified_ns'])}" if "modified_ns" in who else "") + ")"
+        + (f", written {_when(who['modified_ns'])}" if "modified_ns" in who else "")
+        + ")"
         for print_, who in one["files"][:3]
     )
     return Problem("rank", f"rank {one['rank']} on {one['host']} has another file: {shown}")
@@ -123,7 +132,7 @@ def _when(modified_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified_ns / 1e9))
 
 
-# ---- the index over the group -----------------------------------------------------------------------------
+# ---- the index over the group ----
 
 
 class _Recorded(Source):
@@ -177,7 +186,7 @@ def _real(group: Any) -> Any:
     return dist.group.WORLD if group is None else group
 
 
-# ---- data over the group --------------------------------------------------------------------------------
+# ---- data over the group ----
 
 
 def _faster(tables: list[Table], group: Any) -> str:
@@ -206,8 +215,10 @@ def _broadcast(table: Table, request: Request, group: Any) -> Any:
     problem: list[Any] = [None]
     source = dist.get_global_rank(_real(group), 0)
     if dist.get_rank(group) == 0:
-        reads = [(table.storages[r].offset, table.storages[r].bytes, arena.address + places[r], r)
-                 for r in rows]
+        reads = [
+            (table.storages[r].offset, table.storages[r].bytes, arena.address + places[r], r)
+            for r in rows
+        ]
         try:
             read.run(table, reads, request.how, memoryview(arena))
         except CheckpointError as error:
@@ -219,7 +230,9 @@ def _broadcast(table: Table, request: Request, group: Any) -> Any:
     for at in range(0, size, PIECE_BYTES):
         dist.broadcast(flat[at : at + PIECE_BYTES], src=source, group=group)
     memory = _Memory(table, arena, places)
-    copy = Table(memory, table.index, table.info, table.storages, table.tensors, table.names, table.base)
+    copy = Table(
+        memory, table.index, table.info, table.storages, table.tensors, table.names, table.base
+    )
     if all(device == torch.device("cpu") for device in placed.devices) and placed.restore is None:
         cells: dict[int, read.Cell] = {r: (arena, places[r]) for r in rows}
         cells.update({r: (bytearray(), 0) for r in range(len(table.storages)) if r not in cells})
@@ -265,5 +278,3 @@ class _Memory(RangeSource):
 
     def _check(self, index: Any, reads: Any, base: int, verify: bool) -> list[int]:
         return []  # rank 0 has checked
-
-

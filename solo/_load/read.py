@@ -60,7 +60,7 @@ def read_storages(
             cells.update(_copy(table, group, how))
         elif isinstance(device, torch.device) and device.type == "meta":
             for row in group:
-                storage = torch.UntypedStorage(table.storages[row].bytes, device="meta")
+                storage = torch.UntypedStorage(table.storages[row].bytes, device="meta")  # type: ignore[no-untyped-call]
                 cells[row] = (storage, -1)
         else:
             cells.update(to_device(table, group, torch.device(device), how))
@@ -77,11 +77,11 @@ def untyped(cell: Cell, size: int) -> torch.UntypedStorage:
     if at < 0:
         return buffer  # type: ignore[no-any-return]
     if size == 0:
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(buffer, dtype=torch.uint8, count=size, offset=at).untyped_storage()
 
 
-# ---- copies ---------------------------------------------------------------------------------------
+# ---- copies ----
 
 
 def _copy(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
@@ -121,8 +121,10 @@ def layout(table: Table, rows: list[int]) -> tuple[dict[int, int], int, int]:
         return {}, 0, 0
     storages = table.storages
     order = sorted(rows, key=lambda r: storages[r].offset)
-    loose = [r for r in order if (table.base + storages[r].offset) % alignment(table, r)]
-    tight = [r for r in order if (table.base + storages[r].offset) % alignment(table, r) == 0]
+    align = alignments(table)
+    base = table.base
+    loose = [r for r in order if (base + storages[r].offset) % align[storages[r].dtype]]
+    tight = [r for r in order if (base + storages[r].offset) % align[storages[r].dtype] == 0]
     places: dict[int, int] = {}
     size = congruent = 0
     if tight:
@@ -145,10 +147,12 @@ def layout(table: Table, rows: list[int]) -> tuple[dict[int, int], int, int]:
     return places, size, congruent
 
 
-def alignment(table: Table, row: int) -> int:
-    """What the address of a storage must be a multiple of. Storages of a pickle may be untyped
-    (any dtype up to 8 bytes is in them); in safetensors each is one tensor."""
-    return 8 if table.has_object else min(8, max(1, dtype_bits()[table.storages[row].dtype] // 8))
+def alignments(table: Table) -> list[int]:
+    """By dtype, what the address of a storage must be a multiple of. Storages of a pickle may
+    be untyped (any dtype up to 8 bytes is in them); in safetensors each is one tensor."""
+    if table.has_object:
+        return [8] * len(dtype_bits())
+    return [min(8, max(1, bits // 8)) for bits in dtype_bits()]
 
 
 def _sparse(table: Table, rows: list[int], congruent: int, places: dict[int, int]) -> int:
@@ -235,7 +239,9 @@ def _inflate(table: Table, row: int) -> bytearray:
         out = bytearray(stream.decompress(data, storage.bytes))
         complete = len(out) == storage.bytes and not stream.decompress(stream.unconsumed_tail, 1)
     except zlib.error as error:
-        raise fail("damaged", f"record data/{storage.key}: {error}", path=table.source.name) from None
+        raise fail(
+            "damaged", f"record data/{storage.key}: {error}", path=table.source.name
+        ) from None
     if not complete:
         raise fail(
             "mismatch",
@@ -247,7 +253,7 @@ def _inflate(table: Table, row: int) -> bytearray:
     return out
 
 
-# ---- in the file -----------------------------------------------------------------------------------
+# ---- in the file ----
 
 
 def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
@@ -256,12 +262,13 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
     file = getattr(source, "file", None)
     if file is None or source.network:
         return _copy(table, rows, how)
+    align = alignments(table)
     mappable = [
         r
         for r in rows
         if _is_stored(table, r)
         and table.storages[r].bytes
-        and (table.base + table.storages[r].offset) % alignment(table, r) == 0
+        and (table.base + table.storages[r].offset) % align[table.storages[r].dtype] == 0
         and not table.info["big_endian"]
     ]
     try:
@@ -284,7 +291,7 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
     return cells
 
 
-# ---- after reading -----------------------------------------------------------------------------------
+# ---- after reading ----
 
 
 def _swap(table: Table, cells: dict[int, Cell]) -> None:
@@ -296,7 +303,7 @@ def _swap(table: Table, cells: dict[int, Cell]) -> None:
         number = dtype_of.get(row, table.storages[row].dtype)
         storage = untyped(cell, table.storages[row].bytes)
         if storage.device.type != "meta" and dtype_bits()[number] > 8:
-            storage.byteswap(torch_dtype(number, table.storages[row].key))
+            storage.byteswap(torch_dtype(number, table.storages[row].key))  # type: ignore[no-untyped-call]
             cells[row] = (storage, -1)
 
 
@@ -307,7 +314,7 @@ def _restore(table: Table, cells: dict[int, Cell], function: Callable[[Any, str]
         if placed is None:
             placed = storage
         if isinstance(placed, torch.storage.TypedStorage):
-            placed = placed.untyped()
+            placed = placed.untyped()  # type: ignore[no-untyped-call]
         cells[row] = (placed, -1)
 
 
@@ -317,11 +324,16 @@ def make_tensors(table: Table, cells: dict[int, Cell], wanted: Iterable[int]) ->
     uses = [0] * len(table.storages)
     for row in table.tensors:
         uses[row[0]] += 1
-    frombuffer, shared = torch.frombuffer, {}
-    dtypes = [None if name.startswith("q") else getattr(torch, name, None) for name in dtype_names()]
+    frombuffer = torch.frombuffer
+    shared: dict[int, torch.UntypedStorage] = {}
+    dtypes = [
+        None if name.startswith("q") else getattr(torch, name, None) for name in dtype_names()
+    ]
     bits = dtype_bits()
     for number in wanted:
-        storage, dtype, first, sizes, strides, grad, contiguous, metadata = row = table.tensors[number]
+        storage, dtype, first, sizes, strides, grad, contiguous, metadata = row = table.tensors[
+            number
+        ]
         cell = cells.get(storage)
         if cell is None:
             continue
@@ -332,7 +344,9 @@ def make_tensors(table: Table, cells: dict[int, Cell], wanted: Iterable[int]) ->
             elements *= size
         kind = dtypes[dtype]
         if kind is None:
-            kind = torch_dtype(dtype, next((n.name for n in table.names if n.tensor == number), "?"))
+            kind = torch_dtype(
+                dtype, next((n.name for n in table.names if n.tensor == number), "?")
+            )
         if at >= 0 and contiguous and elements == count > 0 and uses[storage] == 1 and not first:
             tensor = frombuffer(buffer, dtype=kind, count=count, offset=at)
             if len(sizes) != 1:

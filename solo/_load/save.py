@@ -54,7 +54,9 @@ def save(
             name is then as it was.
     """
     target = os.path.abspath(os.path.expanduser(os.fspath(path)))
-    kind = format or ("safetensors" if target.endswith((".safetensors", ".safetensors.index.json")) else "pt")
+    kind = format or (
+        "safetensors" if target.endswith((".safetensors", ".safetensors.index.json")) else "pt"
+    )
     if kind not in STEMS:
         raise fail("argument", f"format is {kind!r}", fix="format='pt' or format='safetensors'")
     if compact:
@@ -93,8 +95,9 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException as error:
         os.unlink(temporary)
         if isinstance(error, OSError):
-            raise fail("io", f"writing failed: {error}; what was there before is unchanged",
-                       path=target) from error
+            raise fail(
+                "io", f"writing failed: {error}; what was there before is unchanged", path=target
+            ) from error
         raise
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -112,13 +115,20 @@ def _umask() -> int:
 def _tensors(obj: Any) -> dict[str, torch.Tensor]:
     """A dict of tensors, or all that keeps obj from being one."""
     if not isinstance(obj, Mapping):
-        raise fail("argument", f"a dict of tensors is expected, not {type(obj).__name__}",
-                   fix="format='pt' saves any object in one file")
+        raise fail(
+            "argument",
+            f"a dict of tensors is expected, not {type(obj).__name__}",
+            fix="format='pt' saves any object in one file",
+        )
     problems = [
-        Problem("argument", f"{name!r} is {type(value).__name__}, not a dense tensor", record=str(name))
+        Problem(
+            "argument", f"{name!r} is {type(value).__name__}, not a dense tensor", record=str(name)
+        )
         for name, value in obj.items()
-        if not isinstance(value, torch.Tensor) or not isinstance(name, str)
-        or value.layout != torch.strided or value.is_meta
+        if not isinstance(value, torch.Tensor)
+        or not isinstance(name, str)
+        or value.layout != torch.strided
+        or value.is_meta
     ]
     if problems:
         raise CheckpointError(problems, fix="format='pt' saves any object in one file")
@@ -127,8 +137,11 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
 
 def _compacted(obj: Any) -> Any:
     if isinstance(obj, torch.Tensor):
-        whole = obj.layout != torch.strided or obj.is_meta or (
-            obj.untyped_storage().nbytes() == obj.numel() * obj.element_size())
+        whole = (
+            obj.layout != torch.strided
+            or obj.is_meta
+            or (obj.untyped_storage().nbytes() == obj.numel() * obj.element_size())
+        )
         return obj if whole else obj.detach().clone().requires_grad_(obj.requires_grad)
     if isinstance(obj, dict):
         made = obj.copy()  # keeps the class and what hangs on it (_metadata)
@@ -139,7 +152,7 @@ def _compacted(obj: Any) -> Any:
     return obj
 
 
-# ---- safetensors ---------------------------------------------------------------------------------------
+# ---- safetensors ----
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -171,8 +184,11 @@ def write_safetensors(
     for name in kept:
         tensor = tensors[name]
         size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape),
-                        "data_offsets": [at, at + size]}
+        header[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + size],
+        }
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % HEADER_ALIGN)
@@ -185,14 +201,17 @@ def _write_data(tensor: torch.Tensor, stream: IO[bytes]) -> None:
     """In pieces, so that a tensor of another device or layout needs no second copy at once."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     for at in range(0, flat.numel(), CHUNK_BYTES):
-        stream.write(memoryview(flat[at : at + CHUNK_BYTES].cpu().numpy()))
+        stream.write(flat[at : at + CHUNK_BYTES].cpu().numpy().data)
 
 
-# ---- shards --------------------------------------------------------------------------------------------
+# ---- shards ----
 
 
 def _save_shards(
-    tensors: dict[str, torch.Tensor], folder: str, kind: str, limit: int,
+    tensors: dict[str, torch.Tensor],
+    folder: str,
+    kind: str,
+    limit: int,
     metadata: Mapping[str, str] | None,
 ) -> list[str]:
     tied = _tied(tensors)
@@ -203,8 +222,9 @@ def _save_shards(
             continue
         count = tensor.numel() * tensor.element_size()
         if count > limit:
-            raise fail("argument", f"{name!r} alone has {human(count)}, more than shard_size",
-                       record=name)
+            raise fail(
+                "argument", f"{name!r} alone has {human(count)}, more than shard_size", record=name
+            )
         if parts[-1] and size + count > limit:
             parts.append({})
             size = 0

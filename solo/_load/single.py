@@ -6,7 +6,7 @@ import fnmatch
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 
@@ -19,7 +19,7 @@ from solo._load.table import Options, Table
 
 log = logging.getLogger("solo.load")
 
-Only = Union[None, str, Iterable[str], Callable[[str], bool]]
+Only = None | str | Iterable[str] | Callable[[str], bool]
 
 
 @dataclass
@@ -71,10 +71,14 @@ def nothing_selected(only: Only, names: Iterable[str], path: str) -> CheckpointE
     import difflib
 
     known = list(names)
-    patterns = [only] if isinstance(only, str) else [] if only is None or callable(only) else list(only)
+    patterns = (
+        [only] if isinstance(only, str) else [] if only is None or callable(only) else list(only)
+    )
     near = [m for p in patterns for m in difflib.get_close_matches(p, known, n=2, cutoff=0.4)]
     hint = f"near names: {', '.join(near)}" if near else f"it has {len(known)} tensors"
-    return CheckpointError(Problem("argument", f"only={patterns or only!r} names no tensor; {hint}"), path=path)
+    return CheckpointError(
+        Problem("argument", f"only={patterns or only!r} names no tensor; {hint}"), path=path
+    )
 
 
 def placements(tables: Sequence[Table], request: Request) -> list[Placement]:
@@ -99,7 +103,9 @@ def storages_to_read(table: Table, request: Request) -> list[int]:
     return read.storages_of(table, rows)
 
 
-def needed(tables: Sequence[Table], placed: Sequence[Placement], request: Request) -> dict[str, int]:
+def needed(
+    tables: Sequence[Table], placed: Sequence[Placement], request: Request
+) -> dict[str, int]:
     """Bytes by device that this request will take."""
     out: dict[str, int] = {}
     for table, placement in zip(tables, placed, strict=True):

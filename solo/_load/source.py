@@ -123,7 +123,9 @@ class RangeSource(Source):
     network = True
     filesystem = "remote"
 
-    def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes], threads: int) -> None:
+    def __init__(
+        self, name: str, size: int, fetch: Callable[[int, int], bytes], threads: int
+    ) -> None:
         self.name = name
         self.size = size
         self._fetch = fetch
@@ -277,7 +279,7 @@ def of_url(url: str, storage_options: dict[str, Any] | None, threads: int) -> So
     """An object of any store that fsspec knows: s3://, gs://, hdfs://, http(s)://, memory://."""
     scheme = url.partition("://")[0]
     try:
-        import fsspec
+        import fsspec  # type: ignore[import-untyped]
 
         system, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except ImportError as error:
@@ -304,6 +306,10 @@ def of_url(url: str, storage_options: dict[str, Any] | None, threads: int) -> So
 
 
 def _package(scheme: str) -> str:
-    return {"s3": "s3fs", "gs": "gcsfs", "hdfs": "pyarrow", "http": "aiohttp", "https": "aiohttp"}.get(
-        scheme, ""
-    )
+    return {
+        "s3": "s3fs",
+        "gs": "gcsfs",
+        "hdfs": "pyarrow",
+        "http": "aiohttp",
+        "https": "aiohttp",
+    }.get(scheme, "")

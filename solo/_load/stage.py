@@ -24,7 +24,7 @@ class Ring:
         pinned = device.type == "cuda"
         self.buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
         self.events: list[Any] = [None, None]
-        self.stream = torch.cuda.Stream(device) if pinned else None
+        self.stream: Any = torch.cuda.Stream(device) if pinned else None  # type: ignore[no-untyped-call]
         self.turn = 0
 
     def next(self) -> torch.Tensor:
@@ -42,7 +42,7 @@ class Ring:
         with torch.cuda.stream(self.stream):
             for target, part in pairs:
                 target.copy_(part, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
             self.events[self.turn] = event
 
