@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     )
     from solo.interval import IntervalSync
     from solo.job import data_rank, data_world_size, init, job_step, members, version
-    from solo.merger import Member
     from solo.load import CheckpointError, inspect, load, load_into, save
+    from solo.merger import Member
     from solo.options import Options
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
 /* load.c - Checkpoint of solo._C: the index of one file as Python tables. */
-#include "load.h"
+#include "py/load.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -134,12 +134,12 @@ static const struct solo_ckpt *ckpt_of(PyObject *self)
 
 /* ---- tables ----------------------------------------------------------------------------------- */
 
-static PyObject *text_of(const char *text, size_t size)
+PyObject *load_text_of(const char *text, size_t size)
 {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)size, "backslashreplace");
 }
 
-static PyObject *append(PyObject *list, PyObject *item)
+PyObject *load_append(PyObject *list, PyObject *item)
 {
     if (!item || PyList_Append(list, item) < 0) {
         Py_CLEAR(list);
@@ -170,21 +170,21 @@ static const char *const fault_names[SOLO_CKPT_FAULT_COUNT] = {
     [SOLO_CKPT_CHANGED] = "changed",
 };
 
-static PyObject *fault_row(const struct solo_ckpt_fault *fault)
+PyObject *load_fault_row(const struct solo_ckpt_fault *fault)
 {
-    PyObject *text = text_of(fault->text, strlen(fault->text));
+    PyObject *text = load_text_of(fault->text, strlen(fault->text));
     return text ? Py_BuildValue("(sKN)", fault_names[fault->code],
                                 (unsigned long long)fault->offset, text)
                 : NULL;
 }
 
-static PyObject *faults(PyObject *self, PyObject *unused)
+PyObject *load_faults(PyObject *self, PyObject *unused)
 {
     struct solo_ckpt_fault fault;
     PyObject *list = PyList_New(0);
     (void)unused;
     for (uint32_t i = 0; list && solo_ckpt_fault_get(ckpt_of(self), i, &fault) == 0; i++) {
-        list = append(list, fault_row(&fault));
+        list = load_append(list, load_fault_row(&fault));
     }
     return list;
 }
@@ -203,9 +203,9 @@ static PyObject *storages(PyObject *self, PyObject *unused)
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
         const struct solo_ckpt_storage *row = &rows[i];
-        PyObject *key = text_of(row->key, row->key_bytes);
-        PyObject *location = text_of(row->location, row->location_bytes);
-        list = append(
+        PyObject *key = load_text_of(row->key, row->key_bytes);
+        PyObject *location = load_text_of(row->location, row->location_bytes);
+        list = load_append(
             list, key && location
                       ? Py_BuildValue("(NIKKKIN)", key, row->dtype, (unsigned long long)row->bytes,
                                       (unsigned long long)row->offset,
@@ -215,7 +215,7 @@ static PyObject *storages(PyObject *self, PyObject *unused)
     return list;
 }
 
-static PyObject *counts(const uint64_t *values, uint32_t count)
+PyObject *load_counts(const uint64_t *values, uint32_t count)
 {
     PyObject *tuple = PyTuple_New((Py_ssize_t)count);
     for (uint32_t i = 0; tuple && i < count; i++) {
@@ -228,7 +228,7 @@ static PyObject *counts(const uint64_t *values, uint32_t count)
 }
 
 /* 1: row-major over exactly its elements: the common case, which needs no strides. */
-static int is_contiguous(const struct solo_ckpt_tensor *row)
+int load_is_contiguous(const struct solo_ckpt_tensor *row)
 {
     uint64_t stride = 1;
     for (uint32_t i = row->dims; i-- > 0;) {
@@ -248,15 +248,15 @@ static PyObject *tensors(PyObject *self, PyObject *unused)
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
         const struct solo_ckpt_tensor *row = &rows[i];
-        PyObject *sizes = counts(row->sizes, row->dims);
-        PyObject *strides = counts(row->strides, row->dims);
-        list =
-            append(list, sizes && strides
-                             ? Py_BuildValue("(IIKNNiiO)", row->storage, row->dtype,
-                                             (unsigned long long)row->first, sizes, strides,
-                                             (int)row->requires_grad, is_contiguous(row),
-                                             row->metadata == SOLO_CKPT_NONE ? Py_False : Py_True)
-                             : NULL);
+        PyObject *sizes = load_counts(row->sizes, row->dims);
+        PyObject *strides = load_counts(row->strides, row->dims);
+        list = load_append(list,
+                           sizes && strides
+                               ? Py_BuildValue("(IIKNNiiO)", row->storage, row->dtype,
+                                               (unsigned long long)row->first, sizes, strides,
+                                               (int)row->requires_grad, load_is_contiguous(row),
+                                               row->metadata == SOLO_CKPT_NONE ? Py_False : Py_True)
+                               : NULL);
     }
     return list;
 }
@@ -268,9 +268,9 @@ static PyObject *names(PyObject *self, PyObject *unused)
     PyObject *list = PyList_New(0);
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
-        PyObject *name = text_of(rows[i].text, rows[i].bytes);
-        list = append(list,
-                      name ? Py_BuildValue("(NII)", name, rows[i].key_at, rows[i].tensor) : NULL);
+        PyObject *name = load_text_of(rows[i].text, rows[i].bytes);
+        list = load_append(list, name ? Py_BuildValue("(NII)", name, rows[i].key_at, rows[i].tensor)
+                                      : NULL);
     }
     return list;
 }
@@ -282,12 +282,12 @@ static PyObject *records(PyObject *self, PyObject *unused)
     PyObject *list = PyList_New(0);
     (void)unused;
     for (size_t i = 0; list && i < count; i++) {
-        PyObject *name = text_of(rows[i].name, rows[i].name_bytes);
-        list =
-            append(list, name ? Py_BuildValue("(NKKKI)", name, (unsigned long long)rows[i].offset,
-                                              (unsigned long long)rows[i].bytes,
-                                              (unsigned long long)rows[i].packed_bytes, rows[i].crc)
-                              : NULL);
+        PyObject *name = load_text_of(rows[i].name, rows[i].name_bytes);
+        list = load_append(
+            list, name ? Py_BuildValue("(NKKKI)", name, (unsigned long long)rows[i].offset,
+                                       (unsigned long long)rows[i].bytes,
+                                       (unsigned long long)rows[i].packed_bytes, rows[i].crc)
+                       : NULL);
     }
     return list;
 }
@@ -297,7 +297,7 @@ static PyObject *note(PyObject *self, PyObject *unused)
     const char *text;
     size_t size = solo_ckpt_note(ckpt_of(self), &text);
     (void)unused;
-    return text_of(text, size);
+    return load_text_of(text, size);
 }
 
 static PyObject *metadata(PyObject *self, PyObject *unused)
@@ -346,7 +346,7 @@ static PyObject *tensor_metadata(PyObject *self, PyObject *row_object)
             struct solo_ckpt_value key, value;
             solo_ckpt_value_get(ckpt_of(self), items[i], &key);
             solo_ckpt_value_get(ckpt_of(self), items[i + 1], &value);
-            PyObject *name = text_of(key.bytes ? key.bytes : "", key.size);
+            PyObject *name = load_text_of(key.bytes ? key.bytes : "", key.size);
             if (!name ||
                 PyDict_SetItem(dict, name, value.type == SOLO_CKPT_TRUE ? Py_True : Py_False) < 0) {
                 Py_CLEAR(dict);
@@ -373,7 +373,7 @@ PyObject *load_checkpoint_type(PyObject *module)
 {
     static PyMethodDef methods[] = {
         {"info", info, METH_NOARGS, "What kind of file it is, and of which version."},
-        {"faults", faults, METH_NOARGS, "[(code, offset, text)], the first 32"},
+        {"faults", load_faults, METH_NOARGS, "[(code, offset, text)], the first 32"},
         {"fault_count", fault_count, METH_NOARGS, "How many faults there are in all."},
         {"storages", storages, METH_NOARGS,
          "[(key, dtype, bytes, offset, packed_bytes, crc, location)]"},
@@ -399,223 +399,4 @@ PyObject *load_checkpoint_type(PyObject *module)
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
     checkpoint_type = (PyTypeObject *)type;
     return type;
-}
-
-/* ---- functions -------------------------------------------------------------------------------- */
-
-/* (names: [(name, file)], files: [name], total, faults) */
-static PyObject *shards(PyObject *module, PyObject *bytes)
-{
-    char *data;
-    Py_ssize_t size;
-    struct solo_ckpt_shards *index;
-    (void)module;
-    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) {
-        return NULL;
-    }
-    int rc = solo_ckpt_shards_open(data, (size_t)size, &index);
-    if (rc < 0) {
-        return py_raise(rc);
-    }
-    const struct solo_ckpt_shard_name *rows;
-    size_t count = solo_ckpt_shards_names(index, &rows);
-    PyObject *all = PyList_New(0), *files = PyList_New(0), *wrong = PyList_New(0);
-    for (size_t i = 0; all && i < count; i++) {
-        PyObject *name = text_of(rows[i].text, rows[i].bytes);
-        all = append(all, name ? Py_BuildValue("(NI)", name, rows[i].file) : NULL);
-    }
-    const char *file;
-    for (uint32_t i = 0; files && (size = (Py_ssize_t)solo_ckpt_shards_file(index, i, &file));
-         i++) {
-        files = append(files, text_of(file, (size_t)size));
-    }
-    struct solo_ckpt_fault fault;
-    for (uint32_t i = 0; wrong && solo_ckpt_shards_fault_get(index, i, &fault) == 0; i++) {
-        wrong = append(wrong, fault_row(&fault));
-    }
-    PyObject *result = NULL;
-    if (all && files && wrong) {
-        result = Py_BuildValue("(OOKO)", all, files,
-                               (unsigned long long)solo_ckpt_shards_total(index), wrong);
-    }
-    Py_XDECREF(all);
-    Py_XDECREF(files);
-    Py_XDECREF(wrong);
-    solo_ckpt_shards_close(index);
-    return result;
-}
-
-#define CHUNK_BYTES (64u << 10) /* small archives are read whole, once */
-
-struct chunk_memory {
-    const struct solo_ckpt_source *file;
-    uint64_t base;
-    uint8_t bytes[CHUNK_BYTES];
-};
-
-static int read_chunk(void *context, uint64_t offset, void *bytes, size_t count)
-{
-    struct chunk_memory *memory = context;
-    memcpy(bytes, memory->bytes + (offset - memory->base), count);
-    return 0;
-}
-
-static int open_chunk(struct solo_file *file, uint64_t base, uint64_t size, struct solo_ckpt **out)
-{
-    struct solo_ckpt_source source;
-    solo_file_source(file, &source);
-    struct chunk_memory memory = {&source, base, {0}};
-    if (size > sizeof memory.bytes) {
-        source.base = base;
-        source.size = size;
-        return solo_ckpt_open(&source, NULL, out);
-    }
-    int rc = source.read(source.context, base, memory.bytes, (size_t)size);
-    struct solo_ckpt_source here = {&memory, base, size, read_chunk};
-    return rc < 0 ? rc : solo_ckpt_open(&here, NULL, out);
-}
-
-/* A small archive of one whole tensor inside a file, as torch.distributed.checkpoint writes
- * them by the thousand: (offset in the file, bytes, dtype, sizes, crc), or a list of faults. */
-static PyObject *chunk(PyObject *module, PyObject *arguments)
-{
-    PyObject *file_object;
-    unsigned long long base, size;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "OKK:chunk", &file_object, &base, &size)) {
-        return NULL;
-    }
-    struct load_file *file = load_file_of(file_object);
-    struct solo_ckpt *ckpt;
-    int rc = file ? open_chunk(file->file, base, size, &ckpt) : -1;
-    if (rc < 0) {
-        return file ? py_raise(rc) : NULL;
-    }
-    struct load_checkpoint view = {.ckpt = ckpt};
-    const struct solo_ckpt_storage *rows;
-    const struct solo_ckpt_tensor *row;
-    struct solo_ckpt_info of;
-    solo_ckpt_info_get(ckpt, &of);
-    PyObject *result;
-    if (solo_ckpt_fault_count(ckpt)) {
-        result = faults((PyObject *)&view, NULL);
-    } else if (solo_ckpt_storages(ckpt, &rows) != 1 || solo_ckpt_tensors(ckpt, &row) != 1 ||
-               row->first || !is_contiguous(row) || rows->packed_bytes != rows->bytes ||
-               of.big_endian) {
-        result = PyList_New(0);
-    } else {
-        result = Py_BuildValue("(KKINI)", (unsigned long long)(base + rows->offset),
-                               (unsigned long long)rows->bytes, row->dtype,
-                               counts(row->sizes, row->dims), rows->crc);
-    }
-    solo_ckpt_close(ckpt);
-    return result;
-}
-
-static PyObject *dtype_names(PyObject *module, PyObject *unused)
-{
-    PyObject *list = PyList_New(0);
-    uint32_t bits;
-    const char *name;
-    (void)module;
-    (void)unused;
-    for (uint32_t i = 0; list && (name = solo_ckpt_dtype(i, &bits)); i++) {
-        list = append(list, Py_BuildValue("(sI)", name, bits));
-    }
-    return list;
-}
-
-static PyObject *sniff(PyObject *module, PyObject *arguments)
-{
-    const char *head;
-    Py_ssize_t size;
-    unsigned long long file_bytes;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "y#K:sniff", &head, &size, &file_bytes)) {
-        return NULL;
-    }
-    return PyUnicode_FromString(
-        solo_ckpt_kind_name(solo_ckpt_sniff(head, (size_t)size, file_bytes)));
-}
-
-static PyObject *crc32(PyObject *module, PyObject *arguments)
-{
-    Py_buffer view;
-    unsigned start = 0;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "y*|I:crc32", &view, &start)) {
-        return NULL;
-    }
-    uint32_t value;
-    Py_BEGIN_ALLOW_THREADS value = solo_crc32(start, view.buf, (size_t)view.len);
-    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
-    return PyLong_FromUnsignedLong(value);
-}
-
-/* For bytes that Python fetched itself: into an arena, and their checksum there. */
-static PyObject *store(PyObject *module, PyObject *arguments)
-{
-    unsigned long long address;
-    const char *bytes;
-    Py_ssize_t size;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "Ky#:store", &address, &bytes, &size)) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS memcpy((void *)(uintptr_t)address, bytes, (size_t)size);
-    Py_END_ALLOW_THREADS return Py_NewRef(Py_None);
-}
-
-static PyObject *huge(PyObject *module, PyObject *arguments)
-{
-    unsigned long long address, size;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "KK:huge", &address, &size)) {
-        return NULL;
-    }
-    solo_memory_huge((void *)(uintptr_t)address, size);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject *crc32_at(PyObject *module, PyObject *arguments)
-{
-    unsigned long long address, size;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "KK:crc32_at", &address, &size)) {
-        return NULL;
-    }
-    uint32_t value;
-    Py_BEGIN_ALLOW_THREADS value = solo_crc32(0, (const void *)(uintptr_t)address, (size_t)size);
-    Py_END_ALLOW_THREADS return PyLong_FromUnsignedLong(value);
-}
-
-static PyMethodDef functions[] = {
-    {"read", load_read, METH_VARARGS,
-     "read(file, checkpoint, [(offset, bytes, address, storage)], threads, direct, gaps, base, "
-     "verify, tick) -> [storage whose checksum is wrong]"},
-    {"shards", shards, METH_O, "shards(json) -> (names, files, total, faults)"},
-    {"chunk", chunk, METH_VARARGS,
-     "chunk(file, base, size) -> (offset, bytes, dtype, sizes, crc), or [fault]"},
-    {"dtype_names", dtype_names, METH_NOARGS, "[(name, bits)], by dtype number"},
-    {"sniff", sniff, METH_VARARGS, "sniff(head, file_bytes) -> kind"},
-    {"store", store, METH_VARARGS, "store(address, bytes)"},
-    {"huge", huge, METH_VARARGS, "huge(address, size): huge pages for untouched memory"},
-    {"crc32_at", crc32_at, METH_VARARGS, "crc32_at(address, size): of zip"},
-    {"crc32", crc32, METH_VARARGS, "crc32(bytes, start=0): of zip"},
-    {NULL, NULL, 0, NULL},
-};
-
-int py_load_init(PyObject *module)
-{
-    PyObject *(*const types[])(PyObject *) = {load_file_type, load_checkpoint_type, load_arena_type,
-                                              load_slice_type};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        PyObject *type = types[i](module);
-        int rc = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-        Py_XDECREF(type);
-        if (rc < 0) {
-            return -1;
-        }
-    }
-    return PyModule_AddFunctions(module, functions);
 }

@@ -31,4 +31,15 @@ PyObject *load_build(PyObject *self, PyObject *arguments);
 /* read(file, checkpoint, reads, threads, direct, gaps, base, verify, tick) */
 PyObject *load_read(PyObject *module, PyObject *arguments);
 
+/* ---- for the parts of the module ---- */
+
+PyObject *load_text_of(const char *text, size_t size); /* UTF-8, wrong bytes escaped */
+/* Takes the item (NULL: an exception is set); gives the list, or NULL. */
+PyObject *load_append(PyObject *list, PyObject *item);
+PyObject *load_fault_row(const struct solo_ckpt_fault *fault);
+PyObject *load_counts(const uint64_t *values, uint32_t count);
+/* 1: row-major over exactly its elements: the common case, which needs no strides. */
+int load_is_contiguous(const struct solo_ckpt_tensor *row);
+PyObject *load_faults(PyObject *self, PyObject *unused);
+
 #endif

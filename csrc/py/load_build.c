@@ -2,7 +2,7 @@
  *
  * Containers, numbers and text are made here. Whatever has a name in the file goes to the
  * caller's callbacks, which know what little may be made of it. */
-#include "load.h"
+#include "py/load.h"
 
 #define DEPTH_MAX    260 /* the judge allows fewer; cycles through tuples end here */
 #define SHARED_BYTES 32u /* texts from here on are made once however often they are used */

@@ -1,5 +1,5 @@
 /* load_memory.c - File, Arena and Slice of solo._C, and the reading of many ranges. */
-#include "load.h"
+#include "py/load.h"
 
 #include <stdlib.h>
 

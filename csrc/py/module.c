@@ -1,7 +1,7 @@
 /* module.c - the CPython module solo._C: its functions and how its errors are raised. */
 #include "py.h"
 
-#include "load.h"
+#include "py/load.h"
 
 PyObject *py_raise_text(int rc, const char *text)
 {
