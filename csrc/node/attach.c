@@ -259,6 +259,7 @@ void attach_finish(struct solo *solo, const struct member_result *result)
         .founder = result->founder,
         .replaced = result->replaced,
     };
+    report_state(solo);
     call_finish(call, 0, NULL);
 }
 
@@ -351,6 +352,7 @@ void merge_finish(struct solo *solo, const struct member_result *result)
         .exchange_us = result->exchange_us,
         .apply_us = result->apply_us,
     };
+    report_state(solo); /* before the caller can look */
     atomic_store(&solo->shared.busy, false);
     handle_finish(handle, result->rc, result->rc < 0 ? solo->member.text : NULL, &done);
 }

@@ -31,11 +31,15 @@ static int on_frame(void *context, struct conn *conn, const struct frame *frame,
 static void on_lost(void *context, struct conn *conn, int rc, const char *text)
 {
     struct solo *solo = context;
+    /* A port where nobody listens yet is no refusal by a master: that would be for good. */
+    bool nobody = conn_reach(conn) == SOLO_CONN_REFUSED;
+    char copy[MSG_REASON_MAX]; /* the text may be the connection's */
+    snprintf(copy, sizeof copy, "%s", text);
     solo->control = NULL;
     conn_free(conn);
     struct member_event event = drive_event(solo, MEMBER_MASTER_DOWN);
-    event.rc = rc;
-    event.text = text;
+    event.rc = nobody ? SOLO_ECLOSED : rc;
+    event.text = copy;
     drive_feed(solo, &event);
 }
 

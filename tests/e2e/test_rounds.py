@@ -406,6 +406,7 @@ def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
         all_agree([stayer, pair, *guests])
 
 
+@pytest.mark.skipif("SOLO_TEST_FLAVOR" in os.environ, reason="a sanitizer is large")
 def test_the_master_is_small(tmp_path: pathlib.Path) -> None:
     with running(tmp_path) as job:
         master = job.master("--min-nodes", "4")

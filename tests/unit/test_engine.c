@@ -1,0 +1,310 @@
+/* The engine through solo.h alone: a master and nodes as threads of this process. */
+#include <math.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "os/sock.h"
+
+#define ELEMENTS 3000u
+
+struct node {
+    struct solo *solo;
+    float weight[ELEMENTS];
+    int64_t steps;
+    void *data[2];
+    struct solo_joined joined;
+    struct solo_result result;
+    int rc;
+    pthread_t thread;
+};
+
+static const struct solo_tensor tensors[] = {{"weight", ELEMENTS, SOLO_F32, SOLO_PARAM},
+                                             {"steps", 1, SOLO_I64, SOLO_MAX}};
+static struct node nodes[3];
+static struct solo_master *master;
+static pthread_t master_thread;
+static char url[64];
+
+static void *run_master(void *unused)
+{
+    (void)unused;
+    CHECK_EQ(solo_master_run(master), 0);
+    return NULL;
+}
+
+static void open_master(uint32_t min_nodes)
+{
+    struct solo_url any = {"127.0.0.1", 0};
+    int fd;
+    uint16_t port;
+    CHECK_EQ(sock_listen(&any, &fd, &port), 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+    struct solo_master_config config = {
+        .size = sizeof config, .listen_fd = fd, .min_nodes = min_nodes, .job_id = "unit"};
+    CHECK_EQ(solo_master_open(&config, &master), 0);
+    CHECK_EQ(pthread_create(&master_thread, NULL, run_master, NULL), 0);
+}
+
+static void close_master(void)
+{
+    solo_master_stop(master);
+    pthread_join(master_thread, NULL);
+    solo_master_close(master);
+}
+
+static void open_node(uint32_t rank, const char *outer)
+{
+    struct node *node = &nodes[rank];
+    struct solo_config config = {.size = sizeof config,
+                                 .master_url = url,
+                                 .job_id = "unit",
+                                 .node_rank = rank,
+                                 .device_count = 2,
+                                 .outer = outer,
+                                 .timeout_ms = 10000};
+    CHECK_EQ(solo_open(&config, &node->solo), 0);
+    node->data[0] = node->weight;
+    node->data[1] = &node->steps;
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        node->weight[i] = (float)(rank + 1);
+    }
+}
+
+static void *attach(void *context)
+{
+    struct node *node = context;
+    node->joined.size = sizeof node->joined;
+    node->rc = solo_attach(node->solo, tensors, 2, node->data, &node->joined);
+    return NULL;
+}
+
+static void attach_all(uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_EQ(pthread_create(&nodes[i].thread, NULL, attach, &nodes[i]), 0);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        pthread_join(nodes[i].thread, NULL);
+        CHECK_EQ(nodes[i].rc, 0);
+    }
+}
+
+static int submit(struct node *node, uint64_t samples, struct solo_handle **out)
+{
+    struct solo_contribution contribution = {
+        .size = sizeof contribution, .samples = samples, .steps = 10, .lr_sum = 1};
+    return solo_submit(node->solo, node->data, &contribution, out);
+}
+
+static void merge_all(uint32_t count, const uint64_t *samples)
+{
+    struct solo_handle *handles[3];
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_EQ(submit(&nodes[i], samples[i], &handles[i]), 0);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        nodes[i].result.size = sizeof nodes[i].result;
+        CHECK_EQ(solo_wait(handles[i], 10000, &nodes[i].result), 0);
+    }
+}
+
+static void close_all(uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_EQ(solo_leave(nodes[i].solo, 1, "finished"), 0);
+        solo_close(nodes[i].solo);
+    }
+    close_master();
+}
+
+TEST(nodes_that_did_more_weigh_more)
+{
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    float start = nodes[0].weight[7];
+    CHECK(start == 1 || start == 2);
+    CHECK(nodes[1].weight[7] == start);
+    CHECK_EQ(nodes[0].joined.replaced + nodes[1].joined.replaced, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        nodes[i].weight[7] += i ? 8 : 0;
+        nodes[i].steps = 5 + i;
+    }
+    const uint64_t samples[] = {300, 100};
+    merge_all(2, samples);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK(nodes[i].weight[7] == start + 2);
+        CHECK(nodes[i].weight[8] == start);
+        CHECK_EQ(nodes[i].steps, 6);
+        CHECK_EQ(nodes[i].result.version, 1);
+        CHECK_EQ(nodes[i].result.contributor_count, 2);
+        CHECK_EQ(nodes[i].result.outcome, SOLO_MERGED);
+        CHECK_EQ(solo_job_version(nodes[i].solo), 1);
+    }
+    CHECK(nodes[0].result.digest == nodes[1].result.digest);
+    close_all(2);
+}
+
+TEST(the_members_are_listed_in_slot_order_with_their_addresses)
+{
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    const uint64_t samples[] = {1, 1};
+    merge_all(2, samples);
+    struct solo_member list[4];
+    CHECK_EQ(solo_members(nodes[0].solo, list, 4), 2);
+    CHECK_EQ(solo_members(nodes[0].solo, list + 1, 1), 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK_EQ(list[i].slot, 0 + i * list[1].slot);
+        CHECK_EQ(list[i].device_count, 2);
+        CHECK_HAS(list[i].address, "127.0.0.1:");
+    }
+    char event[2048];
+    CHECK(solo_next_event(nodes[0].solo, event, sizeof event) > 0);
+    CHECK_EQ(event[0], '{');
+    close_all(2);
+}
+
+TEST(the_anchor_and_its_momentum_can_be_read)
+{
+    open_master(1);
+    open_node(0, "nesterov:lr=1,beta=0.5,ramp=0");
+    attach_all(1);
+    nodes[0].weight[3] -= 4; /* the delta is 4 */
+    const uint64_t samples[] = {1};
+    merge_all(1, samples);
+    CHECK_EQ(nodes[0].result.outcome, SOLO_ALONE);
+    static float anchor[ELEMENTS], momentum[ELEMENTS];
+    CHECK_EQ(solo_read_anchor(nodes[0].solo, 0, anchor, momentum), 0);
+    CHECK(momentum[3] == 4);
+    CHECK(anchor[3] == 1 - (4 + 0.5f * 4));
+    CHECK(nodes[0].weight[3] == anchor[3]);
+    CHECK_EQ(solo_read_anchor(nodes[0].solo, 1, anchor, NULL), SOLO_ENOTSUP);
+    CHECK_EQ(solo_read_anchor(nodes[0].solo, 2, anchor, NULL), SOLO_EINVAL);
+    close_all(1);
+}
+
+TEST(one_merge_at_a_time_and_a_wait_that_only_looks)
+{
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    struct solo_handle *first, *second, *other;
+    CHECK_EQ(submit(&nodes[0], 1, &first), 0);
+    CHECK_EQ(submit(&nodes[0], 1, &second), SOLO_EAGAIN);
+    CHECK_EQ(solo_wait(first, 0, &nodes[0].result), SOLO_EAGAIN);
+    CHECK_EQ(solo_wait(first, 50, &nodes[0].result), SOLO_EAGAIN);
+    char whom[256] = "";
+    for (int i = 0; i < 100 && !whom[0]; i++) {
+        usleep(20000);
+        CHECK(solo_waiting_for(nodes[0].solo, whom, sizeof whom) >= 0);
+    }
+    CHECK(whom[0]);
+    CHECK_EQ(submit(&nodes[1], 1, &other), 0);
+    CHECK_EQ(solo_wait(first, 10000, &nodes[0].result), 0);
+    CHECK_EQ(solo_wait(other, 10000, &nodes[1].result), 0);
+    close_all(2);
+}
+
+/* The others go on alone when one closes in the middle of its merge. */
+TEST(closing_ends_the_merge_in_flight_and_leaves_the_data_as_it_was)
+{
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    struct solo_handle *handle;
+    nodes[0].weight[0] = 77;
+    CHECK_EQ(submit(&nodes[0], 1, &handle), 0);
+    solo_close(nodes[0].solo);
+    CHECK_EQ(solo_wait(handle, 1000, &nodes[0].result), SOLO_ECLOSED);
+    CHECK(nodes[0].weight[0] == 77);
+    solo_close(nodes[1].solo);
+    close_master();
+}
+
+TEST(leaving_ends_the_merge_in_flight)
+{
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    struct solo_handle *handle;
+    CHECK_EQ(submit(&nodes[0], 1, &handle), 0);
+    CHECK_EQ(solo_leave(nodes[0].solo, 0, "interrupted"), 0);
+    CHECK_EQ(solo_wait(handle, 1000, &nodes[0].result), SOLO_ECLOSED);
+    CHECK(submit(&nodes[0], 1, &handle) < 0 || solo_wait(handle, 1000, &nodes[0].result) < 0);
+    CHECK_EQ(solo_over(nodes[0].solo), 0);
+    solo_close(nodes[0].solo);
+    solo_close(nodes[1].solo);
+    close_master();
+}
+
+TEST(an_engine_that_nobody_answers_gives_up_with_words)
+{
+    struct solo_config config = {
+        .size = sizeof config, .master_url = "tcp://127.0.0.1:1", .timeout_ms = 300};
+    CHECK_EQ(solo_open(&config, &nodes[0].solo), 0);
+    nodes[0].data[0] = nodes[0].weight;
+    nodes[0].data[1] = &nodes[0].steps;
+    attach(&nodes[0]);
+    CHECK_EQ(nodes[0].rc, SOLO_ETIMEDOUT);
+    CHECK(solo_error_text()[0]);
+    solo_close(nodes[0].solo);
+    solo_close(NULL);
+}
+
+TEST(what_is_wrong_with_a_configuration_is_told_at_once)
+{
+    struct solo *solo;
+    struct solo_config config = {.size = sizeof config};
+    CHECK_EQ(solo_open(&config, &solo), SOLO_EINVAL);
+    CHECK_HAS(solo_error_text(), "master_url");
+    config.master_url = "tcp://127.0.0.1:1";
+    config.outer = "adam";
+    CHECK_EQ(solo_open(&config, &solo), SOLO_EINVAL);
+    CHECK_HAS(solo_error_text(), "adam");
+    config.outer = NULL;
+    config.codec = "gzip";
+    CHECK_EQ(solo_open(&config, &solo), SOLO_EINVAL);
+    CHECK_HAS(solo_error_text(), "gzip");
+}
+
+TEST(the_status_of_a_job_is_told_without_joining)
+{
+    open_master(1);
+    open_node(0, "avg");
+    attach_all(1);
+    const uint64_t samples[] = {1};
+    merge_all(1, samples);
+    static struct solo_status status;
+    status.size = sizeof status;
+    CHECK_EQ(solo_status_get(url, "unit", NULL, 2000, &status), 0);
+    CHECK_EQ(status.reach, SOLO_REACHED);
+    CHECK_EQ(status.member_count, 1);
+    CHECK_EQ(status.version, 1);
+    CHECK_EQ(status.members[0].node_rank, 0);
+    CHECK(status.members[0].live);
+    CHECK(solo_status_get(url, "another", NULL, 2000, &status) < 0);
+    CHECK_EQ(status.reach, SOLO_OTHER_JOB);
+    CHECK(solo_status_get(url, "unit", "a token", 2000, &status) < 0);
+    CHECK_EQ(status.reach, SOLO_BAD_TOKEN);
+    CHECK(solo_status_get("tcp://127.0.0.1:1", "unit", NULL, 2000, &status) < 0);
+    CHECK_EQ(status.reach, SOLO_CONN_REFUSED);
+    close_all(1);
+}
+
+TEST(the_memory_that_a_model_needs_is_told_before)
+{
+    struct solo_tensor model[] = {{"w", 1000000, SOLO_F32, SOLO_PARAM}};
+    struct solo_config config = {.size = sizeof config, .outer = "avg"};
+    uint64_t plain = solo_memory_needed(&config, model, 1);
+    CHECK(plain >= 3 * 4000000 && plain < 4 * 4000000);
+    config.outer = "nesterov";
+    CHECK(solo_memory_needed(&config, model, 1) >= plain + 4000000);
+}
