@@ -26,7 +26,7 @@ static struct layout layout_of(uint32_t ranks)
 {
     struct layout at = {0};
     at.desk_stride = pages(sizeof(struct board_desk));
-    at.lengths_stride = (ranks * sizeof(uint64_t) + 63) & ~(size_t)63;
+    at.lengths_stride = (2 * ranks * sizeof(uint64_t) + 63) & ~(size_t)63;
     at.desks = pages(sizeof(struct board_fault));
     at.lengths = at.desks + ranks * at.desk_stride;
     at.tubes = pages(at.lengths + 2 * ranks * at.lengths_stride);
@@ -200,4 +200,9 @@ int board_alive(const struct board *board, uint32_t rank)
                        state == PULSE_DEAD ? "has died" : "has left the group");
     }
     return 0;
+}
+
+bool board_has_died(const struct board *board, uint32_t rank)
+{
+    return pulse_look(&board_desk(board, rank)->pulse) == PULSE_DEAD;
 }

@@ -72,7 +72,8 @@ static inline struct board_desk *board_desk(const struct board *board, uint32_t 
     return (struct board_desk *)(void *)((uint8_t *)board->desks + rank * board->desk_stride);
 }
 
-/* Two tables a rank, by the number's last bit: elements for each rank of this host. */
+/* Two tables a rank, by the number's last bit: elements for each rank of this host, then
+ * elements wanted of each. */
 static inline uint64_t *board_lengths(const struct board *board, uint32_t rank, uint64_t sequence)
 {
     uint8_t *at = board->lengths + (2 * rank + (sequence & 1)) * board->lengths_stride;
@@ -93,5 +94,6 @@ int board_broken(const struct board *board);
 /* 0, or SOLO_ECLOSED: this rank is gone; the text names it. Ask only of a rank that is waited
  * for: one that has given all it had may go. */
 int board_alive(const struct board *board, uint32_t rank);
+bool board_has_died(const struct board *board, uint32_t rank); /* not left in good order */
 
 #endif

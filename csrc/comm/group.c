@@ -189,6 +189,11 @@ void solo_group_close(struct solo_group *group)
         net_tell_fault(group->net, SOLO_EABORTED, group->abort.text);
         net_leave(group->net);
     }
+    if (group->net && !unfinished && mail_idle(group->mail, false)) {
+        net_enter(group->net);
+        net_say_goodbye(group->net);
+        net_leave(group->net);
+    }
     mail_hang_up(group->mail, SOLO_EABORTED, "the group was closed before this was done");
     group_release(group);
 }

@@ -86,10 +86,17 @@ static int fault_on_board(struct mail *mail, const struct post *post)
 {
     const struct board *board = &mail->group->board;
     TRY(board_broken(board));
+    if (post->peer != SOLO_ANY_SOURCE) {
+        return tube_mail_pending(mail, post->peer) ? 0 : board_alive(board, post->peer);
+    }
+    uint32_t left = 0; /* one that leaves in good order need not be the one that is waited for */
     for (uint32_t i = 0; i < board->ranks; i++) {
-        bool matters = i == post->peer || (post->peer == SOLO_ANY_SOURCE && i != board->rank);
-        if (matters && !tube_mail_pending(mail, i)) {
-            TRY(board_alive(board, i));
+        if (i != board->rank && !tube_mail_pending(mail, i)) {
+            int rc = board_alive(board, i);
+            left += rc < 0;
+            if (rc < 0 && (board_has_died(board, i) || left == board->ranks - 1)) {
+                return rc;
+            }
         }
     }
     return 0;

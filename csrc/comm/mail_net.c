@@ -157,9 +157,12 @@ int net_mail_reach(struct mail *mail, const struct post *post)
     if (post->peer != SOLO_ANY_SOURCE) {
         return net_reach(group->net, post->peer, NET_MAIL);
     }
+    uint32_t left = 0; /* one that leaves in good order need not be the one that is waited for */
     for (uint32_t i = 0; i < group->world; i++) {
-        if (i != group->rank) {
-            TRY(net_reach(group->net, i, NET_MAIL));
+        int rc = i == group->rank ? 0 : net_reach(group->net, i, NET_MAIL);
+        left += rc < 0;
+        if (rc < 0 && (!net_has_left(group->net, i) || left == group->world - 1)) {
+            return rc;
         }
     }
     return 0;

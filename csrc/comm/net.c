@@ -22,6 +22,7 @@ struct peer {
     struct end ends[NET_LANES];
     struct solo_url url;
     char host[CARD_HOST_MAX];
+    bool left; /* it said goodbye */
 };
 
 struct net {
@@ -50,7 +51,8 @@ struct net {
 #define HELLO_US    (UINT64_C(24) * 3600 * 1000000)
 #define GUEST_US    30000000u /* a guest is served only while some call of this rank waits */
 #define FAREWELL_US 300000u
-#define TAG_FAULT   UINT64_MAX
+#define GOODBYE_US  50000u
+#define TAG_OWN     UINT64_MAX
 
 /* ---- turns ------------------------------------------------------------------------------------ */
 
@@ -140,6 +142,10 @@ static int on_frame(void *context, struct link *link, const struct frame *frame,
         hear_fault(end, frame, payload);
         return 0;
     }
+    if (frame->flags == NET_GOODBYE) {
+        net->peers[end->rank].left = true;
+        return 0;
+    }
     const struct net_calls *calls = net->lanes[end->lane].calls;
     return calls ? calls->frame(net->lanes[end->lane].context, end->rank, frame, payload)
                  : err_set(SOLO_EPEER, "rank %u sent what nobody waits for", end->rank);
@@ -151,7 +157,7 @@ static void on_sent(void *context, struct link *link, uint64_t tag)
     struct net *net = end->net;
     (void)link;
     end->borrowed--;
-    if (tag != TAG_FAULT && net->lanes[end->lane].calls && !net->failing) {
+    if (tag != TAG_OWN && net->lanes[end->lane].calls && !net->failing) {
         net->lanes[end->lane].calls->sent(net->lanes[end->lane].context, end->rank, tag);
     }
 }
@@ -213,6 +219,11 @@ static int on_admit(void *context, struct conn *conn, const struct frame *first,
 int net_reach(struct net *net, uint32_t rank, enum net_lane lane)
 {
     struct end *end = &net->peers[rank].ends[lane];
+    const struct end *other = &net->peers[rank].ends[NET_LANES - 1 - lane];
+    if (!end->link && other->rc && !end->rc) { /* gone before it came here */
+        end->rc = other->rc;
+        memcpy(end->text, other->text, sizeof end->text);
+    }
     if (end->rc) {
         return err_set(end->rc, "rank %u (%s): %s", rank, net->peers[rank].host, end->text);
     }
@@ -296,8 +307,26 @@ static bool borrows(const struct net *net)
     return false;
 }
 
-/* The text is sent and what others send meanwhile is read: a connection closed with bytes unread
- * would be reset, and the text lost. */
+/* Says something to every rank that is linked, and waits a moment for it to go out. What others
+ * send meanwhile is read: a connection closed with bytes unread would be reset, and the word
+ * lost. */
+static void say_to_all(struct net *net, const struct frame *frame, const char *text,
+                       uint64_t patience_us)
+{
+    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
+        struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
+        if (end->link && !end->rc &&
+            link_send(end->link, frame, text, strlen(text), TAG_OWN) == 0) {
+            end->borrowed++;
+            link_resume(end->link);
+        }
+    }
+    uint64_t deadline_us = clock_us() + patience_us;
+    do {
+        loop_turn(net->loop, clock_us() + 2000);
+    } while (borrows(net) && clock_us() < deadline_us);
+}
+
 void net_tell_fault(struct net *net, int rc, const char *text)
 {
     if (net->failing) {
@@ -306,24 +335,24 @@ void net_tell_fault(struct net *net, int rc, const char *text)
     net->failing = true;
     snprintf(net->own_text, sizeof net->own_text, "%s", text);
     struct frame frame = {.type = FRAME_GROUP, .flags = NET_FAULT, .extra = (uint64_t)-rc};
-    for (uint32_t i = 0; i < net->world; i++) {
-        struct end *end = &net->peers[i].ends[NET_COLLECTIVE];
-        if (end->link && !end->rc &&
-            link_send(end->link, &frame, net->own_text, strlen(net->own_text), TAG_FAULT) == 0) {
-            end->borrowed++;
-            link_resume(end->link);
-        }
-    }
-    uint64_t deadline_us = clock_us() + FAREWELL_US;
-    do {
-        loop_turn(net->loop, clock_us() + 2000);
-    } while (borrows(net) && clock_us() < deadline_us);
+    say_to_all(net, &frame, net->own_text, FAREWELL_US);
     for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
         struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
         if (end->borrowed) { /* memory of callers who are about to be told */
             net_cut(net, end->rank, end->lane);
         }
     }
+}
+
+void net_say_goodbye(struct net *net)
+{
+    struct frame frame = {.type = FRAME_GROUP, .flags = NET_GOODBYE};
+    say_to_all(net, &frame, "", GOODBYE_US);
+}
+
+bool net_has_left(const struct net *net, uint32_t rank)
+{
+    return net->peers[rank].left;
 }
 
 int net_told_fault(const struct net *net)

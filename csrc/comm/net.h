@@ -17,7 +17,10 @@
 enum net_lane { NET_COLLECTIVE, NET_MAIL, NET_LANES };
 
 /* Bits of frame.flags. */
-enum net_flags { NET_FAULT = 128 }; /* the payload is the text of a fault; extra: its code */
+enum net_flags {
+    NET_FAULT = 128,  /* the payload is the text of a fault; extra: its code */
+    NET_GOODBYE = 32, /* the rank leaves in good order */
+};
 
 struct net;
 
@@ -59,6 +62,10 @@ void net_divert(struct net *net, const void *base, size_t size);
 /* Closes a lane at once: nobody's memory is borrowed any more. */
 void net_drop(struct net *net, enum net_lane lane);
 void net_cut(struct net *net, uint32_t rank, enum net_lane lane); /* to one rank */
+
+/* Tells every rank that is linked that this one leaves in good order; waits a moment. */
+void net_say_goodbye(struct net *net);
+bool net_has_left(const struct net *net, uint32_t rank); /* and said so */
 
 /* Tells every rank that is linked why this one gives up, waiting a moment for it to go out. */
 void net_tell_fault(struct net *net, int rc, const char *text);

@@ -51,6 +51,7 @@ struct span {
     uint32_t frames_left;        /* handed to links, all ranks */
     int rc;
     char text[SOLO_TEXT_MAX];
+    uint8_t nowhere[8]; /* what transfers without bytes bring */
 
     /* memory, grown as needed */
     struct bead *beads;
@@ -178,7 +179,6 @@ static int judge(struct span *x, uint32_t from, const struct frame *frame)
 
 static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
 {
-    static uint8_t nowhere[8];
     struct span *x = context;
     int rc = judge(x, from, frame);
     if (rc != 0) {
@@ -198,8 +198,8 @@ static int on_place(void *context, uint32_t from, const struct frame *frame, voi
         return 1;
     }
     if (empty) {
-        *room_out = nowhere;
-        return frame->size <= sizeof nowhere ? 0 : SOLO_EPEER;
+        *room_out = x->nowhere;
+        return frame->size <= sizeof x->nowhere ? 0 : SOLO_EPEER;
     }
     if (frame->extra > slot->bytes || frame->size > slot->bytes - frame->extra) {
         return err_set(SOLO_EPEER, "rank %u sent bytes beyond the end of a part", from);

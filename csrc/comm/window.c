@@ -85,15 +85,15 @@ static int differ(const struct window_wait *wait, uint32_t rank, const struct op
                    global[wait->board->rank], mine_text, global[rank], their_text);
 }
 
-static int differ_in_length(const struct window_wait *wait, uint32_t from, uint64_t sent,
-                            uint64_t wanted)
+static int differ_in_length(const struct window_wait *wait, uint32_t from, uint32_t to,
+                            uint64_t sent, uint64_t wanted)
 {
     char text[OP_TEXT_MAX];
     op_text(&wait->header, text);
     const uint32_t *global = wait->board->global;
     return err_set(SOLO_EMISMATCH,
                    "%s: rank %u gives %" PRIu64 " elements, rank %u has room for %" PRIu64, text,
-                   global[from], sent, global[wait->board->rank], wanted);
+                   global[from], sent, global[to], wanted);
 }
 
 static const struct op_header *header_of(const struct window_wait *wait, uint32_t rank)
@@ -159,12 +159,13 @@ static void introduce(struct exchange *x)
     struct board_desk *desk = board_desk(board, board->rank);
     uint64_t sequence = x->wait.header.sequence;
     uint64_t most = x->send && x->shared ? x->send[0].count : 0;
-    if (!x->shared) {
-        uint64_t *lengths = board_lengths(board, board->rank, sequence);
-        for (uint32_t i = 0; i < board->ranks; i++) {
-            lengths[i] = x->send ? x->send[i].count : 0;
-            most = lengths[i] > most ? lengths[i] : most;
-        }
+    uint64_t *lengths = board_lengths(board, board->rank, sequence);
+    for (uint32_t i = 0; !x->shared && i < board->ranks; i++) {
+        lengths[i] = x->send ? x->send[i].count : 0;
+        most = lengths[i] > most ? lengths[i] : most;
+    }
+    for (uint32_t i = 0; x->meet && i < board->ranks; i++) {
+        lengths[board->ranks + i] = x->take ? x->take[x->reduce ? 0 : i].count : 0;
     }
     x->wait.header.steps = steps_for(x, most);
     desk->header[sequence & 1] = x->wait.header;
@@ -184,13 +185,16 @@ static int compare(struct exchange *x, uint32_t rank, uint32_t *steps)
     if (!op_same(&x->wait.header, theirs)) {
         return differ(&x->wait, rank, theirs);
     }
-    uint64_t sent = theirs->count, wanted = x->take ? x->take[x->reduce ? 0 : rank].count : 0;
-    if (!x->shared) {
-        const uint64_t *lengths = board_lengths(board, rank, theirs->sequence);
-        sent = lengths[board->rank];
-    }
+    const uint64_t *lengths = board_lengths(board, rank, theirs->sequence);
+    uint64_t sent = x->shared ? theirs->count : lengths[board->rank];
+    uint64_t wanted = x->take ? x->take[x->reduce ? 0 : rank].count : 0;
     if (x->take && sent != wanted) {
-        return differ_in_length(&x->wait, rank, sent, wanted);
+        return differ_in_length(&x->wait, rank, board->rank, sent, wanted);
+    }
+    sent = x->send ? x->send[x->shared ? 0 : rank].count : 0;
+    wanted = lengths[board->ranks + board->rank];
+    if (x->meet && x->send && sent != wanted) { /* it will see it too */
+        return differ_in_length(&x->wait, board->rank, rank, sent, wanted);
     }
     *steps = theirs->steps > *steps ? theirs->steps : *steps;
     return 0;

@@ -23,12 +23,32 @@ HOSTS = int(os.environ.get("SOLO_TEST_HOSTS", "1"))
 Body = Callable[[int, int], Any]
 
 
-def run(body: Body, world: int, *, timeout_s: float = 20, backend: str = "solo") -> list[Any]:
-    """What ``body(rank, world)`` returned on each rank; fails with the first rank's traceback."""
+def run(
+    body: Body,
+    world: int,
+    *,
+    timeout_s: float = 20,
+    backend: str = "solo",
+    hosts: int = HOSTS,
+    lost: tuple[int, ...] = (),
+) -> list[Any]:
+    """What ``body(rank, world)`` returned on each rank; fails with the ranks' tracebacks.
+
+    Args:
+        body: runs on every rank, which is a fork of this process.
+        world: number of ranks.
+        timeout_s: of the process group.
+        backend: of the process group.
+        hosts: ranks are told apart as if on so many hosts.
+        lost: ranks that stop or die in ``body``; they are ended once the others are through.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [Rank(body, rank, world, f"{folder}/store", timeout_s, backend)
+        ranks = [Rank(body, rank, world, f"{folder}/store", timeout_s, backend, hosts)
                  for rank in range(world)]  # fmt: skip
-        results = [rank.result(3 * timeout_s) for rank in ranks]
+        results = [None if rank.rank in lost else rank.result(60) for rank in ranks]
+        for rank in lost:
+            ranks[rank].process.kill()
+            ranks[rank].process.join()
     faults = [result for result in results if isinstance(result, Fault)]
     if faults:
         raise AssertionError("\n".join(fault.text for fault in faults))
@@ -44,11 +64,11 @@ class Rank:
     """One forked rank; ``process.pid`` is for tests that kill or stop it."""
 
     def __init__(
-        self, body: Body, rank: int, world: int, store: str, timeout_s: float, name: str
+        self, body: Body, rank: int, world: int, store: str, timeout_s: float, name: str, hosts: int
     ) -> None:
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
-        arguments = (body, rank, world, store, timeout_s, name, theirs)
+        arguments = (body, rank, world, store, timeout_s, name, hosts, theirs)
         self.rank = rank
         self.process = context.Process(target=_rank, args=arguments)
         self.process.start()
@@ -68,11 +88,18 @@ class Rank:
 
 
 def _rank(
-    body: Body, rank: int, world: int, store: str, timeout_s: float, name: str, pipe: Connection
+    body: Body,
+    rank: int,
+    world: int,
+    store: str,
+    timeout_s: float,
+    name: str,
+    hosts: int,
+    pipe: Connection,
 ) -> None:
     torch.set_num_threads(1)
-    if HOSTS > 1:
-        os.environ["SOLO_HOST_ID"] = f"host-{rank % HOSTS}"
+    if hosts > 1:
+        os.environ["SOLO_HOST_ID"] = f"host-{rank % hosts}"
     backend.register()
     try:
         dist.init_process_group(
