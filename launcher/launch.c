@@ -218,6 +218,14 @@ static struct finding step_master_url(struct launch *launch)
                     "every node would train alone",
                     "--master_url with an address of node 0 that the others can reach", NULL);
     }
+    bool by_number = strcmp(machine_numeric(&launch->master_address), launch->master.host) == 0;
+    if (launch->master_loopback && !by_number && strcmp(launch->master.host, "localhost") != 0) {
+        return warn(CODE_LOOPBACK,
+                    text_format("%s is %s here: no other machine will reach it",
+                                launch->master.host, machine_numeric(&launch->master_address)),
+                    "/etc/hosts gives this machine's own name a loopback address (Debian does)",
+                    "--master_url with this machine's address in numbers");
+    }
     return fine("%s, own address %s (%s)", launch->master_text,
                 launch->own_address ? launch->own_address : "unknown",
                 launch->interface ? launch->interface : "no interface");

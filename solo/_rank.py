@@ -41,7 +41,10 @@ def tell_exception() -> None:
     def hook(kind: type[BaseException], value: BaseException, stack: TracebackType | None) -> None:
         with contextlib.suppress(Exception):
             record(kind, value, stack)
-        before(kind, value, stack)
+        if kind.__module__ == "solo.errors" and not os.environ.get("SOLO_VERBOSE"):
+            print(f"{kind.__name__}: {value}", file=sys.stderr)  # its words are the explanation
+        else:
+            before(kind, value, stack)
 
     sys.excepthook = hook
 

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 USAGE, UNAVAILABLE, TEMPFAIL = 64, 69, 75  # sysexits.h, as in docs/errors.md
+NO_PERMISSION, REFUSED = 77, 78
+# What the engine refused, as a scheduler wants to know it: not the traceback's status 1.
+STATUS_OF = {
+    "solo.errors.TimedOut": TEMPFAIL,
+    "solo.errors.AuthError": NO_PERMISSION,
+    "solo.errors.Refused": REFUSED,
+    "solo.errors.VersionMismatch": REFUSED,
+    "solo.errors.Mismatch": REFUSED,
+}
 FIRST_LINE_S, LINE_EVERY_S = 3.0, 10.0
 USR1_WAIT_S = 30.0
 
@@ -194,7 +203,8 @@ def report_failure(rank: int, failure: ProcessFailure, others: int) -> int:
         log=log,
         next=f"less +G {log}" if log else None,
     )
-    return exit_code(failure.exitcode)
+    kind = reason(failure).partition(":")[0]
+    return STATUS_OF.get(kind, exit_code(failure.exitcode))
 
 
 def quiet() -> None:

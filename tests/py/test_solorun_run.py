@@ -322,3 +322,16 @@ def test_a_node_that_never_comes_ends_a_fixed_world_with_75(tmp_path: pathlib.Pa
     assert done.returncode == 75
     assert "SOLO-E022" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("Refused", 78), ("AuthError", 77), ("TimedOut", 75), ("SoloError", 1)]
+)
+def test_what_the_engine_refused_has_a_schedulers_status_and_no_traceback(
+    tmp_path: pathlib.Path, name: str, status: int
+) -> None:
+    body = f"import solo.errors\nraise solo.errors.{name}('node_rank 1 is taken')"
+    done = make(tmp_path, body).run()
+    assert done.returncode == status
+    assert f"solo.errors.{name}: node_rank 1 is taken" in done.stderr
+    assert "Traceback" not in done.stderr
