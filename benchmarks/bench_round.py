@@ -27,14 +27,13 @@ MODEL_BYTES = int(61.7 * 2**20)
 
 def run_members(count: int, arguments: list[list[str]]) -> list[Process]:
     """Runs a job to its end; its members with what they printed."""
-    with tempfile.TemporaryDirectory() as directory:
-        with running(pathlib.Path(directory)) as job:
-            job.master("--min-nodes", str(count))
-            members = [job.member(rank, "--quiet", *arguments[rank]) for rank in range(count)]
-            codes = [member.end(300) for member in members]
-            if any(codes):
-                raise RuntimeError(job.text())
-            return members
+    with tempfile.TemporaryDirectory() as directory, running(pathlib.Path(directory)) as job:
+        job.master("--min-nodes", str(count))
+        members = [job.member(rank, "--quiet", *arguments[rank]) for rank in range(count)]
+        codes = [member.end(300) for member in members]
+        if any(codes):
+            raise RuntimeError(job.text())
+        return members
 
 
 def by_version(members: list[Process]) -> list[list[dict[str, Any]]]:

@@ -68,7 +68,8 @@ class Process:
 
     def row(self, event: str) -> Row:
         """The first row of this kind, waited for."""
-        return self.until(lambda: [row for row in self.rows if row["event"] == event])[0]
+        found: Row = self.until(lambda: [r for r in self.rows if r["event"] == event])[0]
+        return found
 
     def until(self, look: Callable[[], Any], patience: float = PATIENCE) -> Any:
         """What look() gives once it is truthy; an error with the log after `patience` seconds."""
@@ -85,6 +86,15 @@ class Process:
         """The first round row at this version or beyond."""
         found: Row = self.until(lambda: [r for r in self.rounds() if r["version"] >= version])[0]
         return found
+
+    def together(self, count: int) -> Row:
+        """The first round that it merged with this many members."""
+        found: Row = self.until(lambda: [r for r in self.rounds() if r["members"] == count])[0]
+        return found
+
+    def did(self, rounds: int) -> None:
+        """Waits until it has merged so many times."""
+        self.until(lambda: len(self.rounds()) >= rounds)
 
     def signal(self, number: int) -> None:
         self.popen.send_signal(number)

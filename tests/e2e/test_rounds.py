@@ -84,9 +84,9 @@ def test_a_member_killed_between_rounds_costs_the_others_nothing(tmp_path: pathl
         job.master("--min-nodes", "1")
         members = [job.member(rank, *SLOW) for rank in range(3)]
         for member in members:
-            member.until(lambda m=member: [r for r in m.rounds() if r["members"] == 3])
+            member.together(3)
         members[2].kill()
-        seen = members[0].until(lambda: [r for r in members[0].rounds() if r["members"] == 2])[0]
+        seen = members[0].together(2)
         members[0].reach(seen["version"] + 3)
         stop(members[0], members[1])
         all_agree(members)
@@ -107,7 +107,7 @@ def test_a_member_killed_in_any_phase_of_a_round_loses_the_others_no_step(
         assert victim.end() == -signal.SIGKILL
         job.member(3, *SLOW, *size)  # three are needed to go on
         for member in members:
-            member.until(lambda m=member: len(m.rounds()) >= 4)
+            member.did(4)
         stop(*members)
         all_agree(members)
         for member in members:
@@ -120,9 +120,9 @@ def test_a_goodbye_costs_the_others_nothing(tmp_path: pathlib.Path) -> None:
         job.master()
         members = [job.member(rank, *SLOW) for rank in range(3)]
         for member in members:
-            member.until(lambda m=member: [r for r in m.rounds() if r["members"] == 3])
+            member.together(3)
         stop(members[1])
-        seen = members[0].until(lambda: [r for r in members[0].rounds() if r["members"] == 2])[0]
+        seen = members[0].together(2)
         members[0].reach(seen["version"] + 2)
         stop(members[0], members[2])
         all_agree(members)
@@ -140,7 +140,7 @@ def test_a_late_joiner_takes_the_jobs_anchor(tmp_path: pathlib.Path) -> None:
         joiner = job.member(1, *SLOW, *size)
         joined = joiner.row("joined")
         assert joined["version"] >= 3 and joined["replaced"] == 1 and joined["founder"] == 0
-        joiner.until(lambda: len(joiner.rounds()) >= 3)
+        joiner.did(3)
         assert all(row["members"] == 2 for row in joiner.rounds()[:3])
         stop(joiner)
         stop(first)
@@ -155,9 +155,9 @@ def test_a_stopped_member_releases_the_others_after_its_lease_and_comes_back(
         job.master(*lease)
         members = [job.member(rank, *SLOW, *lease) for rank in range(3)]
         for member in members:
-            member.until(lambda m=member: [r for r in m.rounds() if r["members"] == 3])
+            member.together(3)
         members[2].signal(signal.SIGSTOP)
-        seen = members[0].until(lambda: [r for r in members[0].rounds() if r["members"] == 2])[0]
+        seen = members[0].together(2)
         members[0].reach(seen["version"] + 2)
         members[2].signal(signal.SIGCONT)
         members[2].until(
@@ -230,7 +230,7 @@ def test_strangers_at_the_door_do_not_disturb_the_training(tmp_path: pathlib.Pat
         job.master(*token)
         members = [job.member(rank, *SLOW, *token) for rank in range(2)]
         for member in members:
-            member.until(lambda m=member: [r for r in m.rounds() if r["members"] == 2])
+            member.together(2)
         silent = [connect(job.port) for _ in range(80)]
         for noise in (b"\0" * 64, os.urandom(4096), b"GET / HTTP/1.1\r\n\r\n", b""):
             with connect(job.port) as stranger:
@@ -369,7 +369,7 @@ def test_models_of_nothing_and_of_one_element_merge(tmp_path: pathlib.Path) -> N
 
 
 def count_of(pid: int, folder: str) -> int:
-    return len(os.listdir(f"/proc/{pid}/{folder}"))
+    return sum(1 for _ in pathlib.Path(f"/proc/{pid}/{folder}").iterdir())
 
 
 def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
@@ -381,7 +381,7 @@ def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
         stayer = job.member(0, *step)
         stayer.reach(2)
         pair = job.member(1, *step)
-        pair.until(lambda: len(pair.rounds()) >= 2)
+        pair.did(2)
         before = {
             p.pid: (count_of(p.pid, "fd"), count_of(p.pid, "task")) for p in (stayer, pair, master)
         }
@@ -389,7 +389,7 @@ def test_twenty_joins_goodbyes_and_kills_leave_equal_digests_and_nothing_leaked(
         for cycle in range(20):
             guest = job.member(2 + cycle % 3, *step)
             guests.append(guest)
-            guest.until(lambda g=guest: len(g.rounds()) >= 2)
+            guest.did(2)
             if cycle % 2:
                 guest.kill()
             else:
