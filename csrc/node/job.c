@@ -101,6 +101,25 @@ int job_open(struct job *job, struct layout *layout, const struct job_config *co
     return rc;
 }
 
+int job_warm(struct job *job)
+{
+    struct plan_model model = job->state_plan.model;
+    uint64_t bytes = 0;
+    for (unsigned section = 0; section < LAYOUT_SECTIONS; section++) {
+        bytes += section_bytes(job, (enum solo_role)section, model.elements[section]);
+    }
+    bytes +=
+        bytes / PLAN_CHUNKS_PER_OWNER; /* an owner's run may be a chunk longer than its share */
+    TRY(area_reserve(&job->mean, bytes, "the encoded mean"));
+    TRY(area_reserve(&job->inbox, bytes, "the members' deltas"));
+    const struct area *const areas[] = {&job->theta, &job->integers, &job->momentum, &job->mean,
+                                        &job->inbox};
+    for (size_t i = 0; i < 5; i++) {
+        area_populate(areas[i]);
+    }
+    return 0;
+}
+
 #define AREAS 10
 
 void job_close(struct job *job)

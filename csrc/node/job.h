@@ -65,6 +65,9 @@ struct job {
 /* Takes the layout, also on an error. */
 int job_open(struct job *job, struct layout *layout, const struct job_config *config);
 void job_close(struct job *job);
+/* Reserves and touches what the first round needs: seconds for a large model, which nobody has to
+ * wait for in the first round then. */
+int job_warm(struct job *job);
 /* Bytes that job_open and the first round allocate. */
 uint64_t job_bytes(const struct layout *layout, const struct job_config *config);
 

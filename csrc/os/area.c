@@ -35,6 +35,17 @@ int area_reserve(struct area *area, size_t size, const char *what)
     return area_open(area, size, what);
 }
 
+void area_populate(const struct area *area)
+{
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
+    if (area->base) {
+        (void)madvise(area->base, area->size, MADV_POPULATE_WRITE);
+    }
+#else
+    (void)area;
+#endif
+}
+
 void area_close(struct area *area)
 {
     if (area->base) {

@@ -17,6 +17,10 @@ int area_open(struct area *area, size_t size, const char *what);
 /* At least `size` bytes; what was in it is lost if it has to grow. */
 int area_reserve(struct area *area, size_t size, const char *what);
 
+/* Takes all its pages now, so that nobody waits for them later. A wish: without it, or without
+ * memory, they come when they are touched. */
+void area_populate(const struct area *area);
+
 void area_close(struct area *area); /* zeroed structs are allowed */
 
 #endif
