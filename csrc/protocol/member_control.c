@@ -149,11 +149,9 @@ void control_ready(struct member *member, struct out *out)
     member->ready_sent = true;
 }
 
-static void on_members(struct member *member, const struct msg_members *members, struct out *out)
+void control_listed(struct member *member, struct out *out)
 {
-    links_members(member, members, out);
     if (!member->listed) {
-        member->ready_sent = false;
         return;
     }
     if (!member->joined && member->state == MEMBER_OUTSIDE && member->held.held) {
@@ -162,6 +160,13 @@ static void on_members(struct member *member, const struct msg_members *members,
         member_complete(member, 0, SOLO_REJOINED, out);
     }
     control_ready(member, out);
+}
+
+static void on_members(struct member *member, const struct msg_members *members, struct out *out)
+{
+    links_members(member, members, out);
+    member->ready_sent = member->ready_sent && member->listed;
+    control_listed(member, out);
 }
 
 static void on_end(struct member *member, const struct msg_end *end, struct out *out)

@@ -25,6 +25,8 @@ void member_over(struct member *member, int rc, const char *text, struct out *ou
 void control_connect(struct member *member, struct out *out);
 void control_hello(struct member *member, struct out *out); /* JOIN, when there is what to say */
 void control_ready(struct member *member, struct out *out); /* READY, when it is due */
+/* What follows from being in the list: JOINED, a merge that ends as SOLO_REJOINED, READY. */
+void control_listed(struct member *member, struct out *out);
 void control_up(struct member *member, struct out *out);
 void control_down(struct member *member, int rc, const char *text, struct out *out);
 void control_reset(struct member *member, const char *why, struct out *out);

@@ -134,6 +134,7 @@ void state_adopted(struct member *member, uint64_t digest, struct out *out)
     member_rest(member);
     if (right) {
         state_tell(member, out);
+        control_listed(member, out); /* the list may have come while this was fetched once more */
     }
     control_hello(member, out);
 }

@@ -1,0 +1,85 @@
+#include "check.h"
+#include "protocol/member.h"
+
+static struct member member;
+static struct out out;
+static uint64_t now_us;
+
+static void step(struct member_event event)
+{
+    event.now_us = now_us += 1000;
+    CHECK_EQ(member_step(&member, &event, &out), 0);
+}
+
+static void tell(enum frame_type type, struct msg *msg)
+{
+    msg->type = type;
+    step((struct member_event){.type = MEMBER_MESSAGE, .msg = msg});
+}
+
+static bool wants(enum action_type type)
+{
+    for (uint32_t i = 0; i < out.count; i++) {
+        if (out.actions[i].type == type) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void list(bool listed)
+{
+    static struct msg_members members;
+    members =
+        (struct msg_members){.epoch = {1, listed ? 2 : 1}, .count = 1, .listed_count = listed};
+    members.rows[0].identity = member.config.identity;
+    members.rows[0].listed = listed;
+    struct msg msg = {.table.members = &members};
+    tell(FRAME_MEMBERS, &msg);
+}
+
+static void order(void)
+{
+    struct msg msg = {.as.catchup = {.own = true, .founder = true}};
+    tell(FRAME_CATCHUP, &msg);
+    CHECK(wants(ACTION_ADOPT));
+}
+
+static void come_up(void)
+{
+    static uint64_t memory[1 << 16];
+    struct member_config config = {
+        .identity = {.instance = 7}, .timeout_us = 5000000, .lease_us = 1000000};
+    struct member_attach attach = {.model = {{10}}, .memory = memory};
+    CHECK(member_memory_bytes(&attach.model) <= sizeof memory);
+    member_init(&member, &config);
+    step((struct member_event){.type = MEMBER_START});
+    step((struct member_event){.type = MEMBER_ATTACH, .attach = &attach});
+    step((struct member_event){.type = MEMBER_MASTER_UP});
+    struct msg msg = {.as.admit = {.incarnation = 1, .lease_ms = 1000}};
+    tell(FRAME_ADMIT, &msg);
+    list(false);
+}
+
+TEST(a_member_that_holds_the_anchor_has_joined_when_the_list_comes)
+{
+    come_up();
+    order();
+    step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
+    CHECK(!wants(ACTION_JOINED));
+    list(true);
+    CHECK(wants(ACTION_JOINED));
+}
+
+/* The master may order a second time before it has heard that the first is done. */
+TEST(a_list_that_comes_while_the_anchor_is_adopted_once_more_counts_afterwards)
+{
+    come_up();
+    order();
+    step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
+    order();
+    list(true);
+    CHECK(!wants(ACTION_JOINED));
+    step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
+    CHECK(wants(ACTION_JOINED));
+}
