@@ -341,6 +341,7 @@ const struct step launch_steps[] = {
     {"sync", step_sync, true, false},
     {"job", step_job, true, true},
     {"devices", step_devices, false, false},
+    {"memory", preflight_memory, true, false},
     {"master_url", step_master_url, true, true},
     {"node_rank", step_node_rank, true, false},
     {"worker_url", preflight_worker_url, true, false},

@@ -146,6 +146,24 @@ struct finding preflight_worker_url(struct launch *launch)
     return fine("%s", text);
 }
 
+/* On a GPU the ranks check it against the device; here only the host's memory is known. */
+struct finding preflight_memory(struct launch *launch)
+{
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGE_SIZE);
+    uint64_t ranks = launch->device.count > 0 ? (uint64_t)launch->device.count : 1;
+    bool on_host = !launch->gpus || (launch->device.visible && !*launch->device.visible);
+    if (!launch->memory_bytes || !on_host || launch->memory_bytes / page <= pages / ranks) {
+        return fine("%s", launch->memory_bytes ? launch_text(launch, FLAG_MEMORY) : "no limit");
+    }
+    return fail(
+        CODE_MEMORY,
+        text_format("--memory %s for each of %llu ranks", launch_text(launch, FLAG_MEMORY),
+                    (unsigned long long)ranks),
+        text_format("this machine has %.1f GiB", (double)(pages * page) / (1u << 30)),
+        text_format("at most --memory %lluMiB", (unsigned long long)(pages * page / ranks >> 20)),
+        NULL);
+}
+
 static struct finding read_token(struct launch *launch, const char *path)
 {
     struct stat status;

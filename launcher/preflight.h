@@ -7,6 +7,7 @@
 struct finding preflight_script(struct launch *launch);
 struct finding preflight_torchrun_flags(struct launch *launch);
 struct finding preflight_worker_url(struct launch *launch);
+struct finding preflight_memory(struct launch *launch);
 struct finding preflight_token(struct launch *launch);
 struct finding preflight_log_dir(struct launch *launch);
 struct finding preflight_state_dir(struct launch *launch);

@@ -176,6 +176,13 @@ def test_more_nodes_than_the_world_has_will_never_come() -> None:
     failure(run("--solo", "--nnodes=2", "--min_nodes=3", "--node_rank=0", SCRIPT), 7, 64)
 
 
+def test_more_memory_than_the_machine_has_is_told_with_the_figures() -> None:
+    words = ["--solo", "--device=cpu", "--device_count=2", "--memory=900TiB"]
+    message = failure(run(*words, SCRIPT), 32, 64)
+    assert "for each of 2 ranks" in message
+    assert "at most --memory " in message
+
+
 # ---- files ------------------------------------------------------------------------------------
 
 
