@@ -139,7 +139,7 @@ def test_a_parameter_of_another_type_or_shape_is_named() -> None:
     module = nn.Linear(2, 2)
     taken = Model([module])
     module.half()
-    with pytest.raises(InvalidArgument, match="weight was torch.float32"):
+    with pytest.raises(InvalidArgument, match=r"weight was torch\.float32"):
         taken.stage()
 
 
@@ -169,5 +169,5 @@ def test_a_module_without_values_yet_is_refused() -> None:
 def test_a_type_that_cannot_be_merged_is_named() -> None:
     module = nn.Linear(2, 2)
     module.register_buffer("odd", torch.zeros(2, dtype=torch.float8_e4m3fn))
-    with pytest.raises(NotSupported, match="odd is torch.float8_e4m3fn"):
+    with pytest.raises(NotSupported, match=r"odd is torch\.float8_e4m3fn"):
         Model([module])
