@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROUND_SECONDS = 5.0  # at most one line for a round in that time
 FIRST_WAIT_SECONDS = 3.0  # a wait is told after that
 NEXT_WAIT_SECONDS = 10.0  # and then every so often
-_ROUND_EVENTS = {"round", "merge", "commit", "begin", "ready"}  # told by merged(), with its figures
+LOOK_SECONDS = 0.5  # how often the member list is looked at
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 _log = logging.getLogger("solo")
@@ -35,6 +35,7 @@ class Report:
         self._node = config.node_rank
         self._verbose = config.verbose
         self._names: dict[int, str] = {}
+        self._looked_at = 0.0
         self._round_told = 0.0
         self._merged_at = time.monotonic()
         self._wait_began: float | None = None
@@ -61,6 +62,7 @@ class Report:
                 f"  slot {member['slot']}: node {member['node_rank']}, {member['name']} "
                 f"({member['address']}), {ranks}"
             )
+        self._names = {m["node_rank"]: f"{m['name']} ({m['address']})" for m in members}
         self._merged_at = time.monotonic()
 
     def waiting(self, engine: _C.Engine, what: str) -> None:
@@ -107,18 +109,30 @@ class Report:
         )
 
     def follow(self, engine: _C.Engine) -> None:
-        """Tell what the engine has to say since the last call."""
+        """Tell what has happened since the last call."""
         for level, text in _C.log_lines():
             _log.log(_LEVELS[level], "%s", text)
-            if level >= 2 or self._verbose:
-                self.say(text)
         for line in engine.events():
-            try:
+            with contextlib.suppress(ValueError):
                 event = json.loads(line)
-            except ValueError:
-                continue
-            if event.get("event") not in _ROUND_EVENTS:
-                self.say(_sentence(event))
+                sentence = _sentence(event)
+                if sentence or self._verbose:
+                    self.say(sentence or line)
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._looked_at = now
+            self._tell_members(engine.members())
+
+    def _tell_members(self, members: list[dict[str, Any]]) -> None:
+        """Who came and who went since the last look."""
+        names = {m["node_rank"]: f"{m['name']} ({m['address']})" for m in members}
+        if self._names and self._node in names:
+            for rank in names.keys() - self._names.keys():
+                self.say(f"node {rank} joined: {names[rank]}, {len(names)} nodes now")
+            for rank in self._names.keys() - names.keys():
+                alone = ": this node is alone now" if len(names) == 1 else ""
+                self.say(f"node {rank} is gone: {self._names[rank]}, {len(names)} left{alone}")
+        self._names = names
 
     def _scalars(
         self, result: _C.Result, view: dict[str, Any], *, wait: float, exchange: float
@@ -154,10 +168,24 @@ class Report:
             self._writer = None
 
 
+_SENTENCES = {
+    "aborted": "a round was given up ({text}); it is run again with who is left",
+    "donor_lost": "node {node}, which was sending the job's state, is gone; another is asked",
+    "master_found": "the master is back",
+    "master_lost": "the master cannot be reached ({text}); training goes on meanwhile",
+    "nonfinite": "node {node} has a NaN or Inf in {text}: it is left out of this round, and "
+    "gets the others' values",
+    "odd": "node {node} holds other bits than the others and takes theirs",
+    "peer_lost": "the connection to node {node} was lost ({text})",
+    "rejoined": "fell out of the job and is back at version {version}; its last interval is lost",
+    "state_lost": "no node holds version {version} any more; the job goes on from an older one",
+    "twins": "nodes {node} and {other} train on the same data: give each its own, see "
+    "solo.data_rank()",
+    "waiting": "{text}",
+}
+
+
 def _sentence(event: dict[str, Any]) -> str:
-    """An event of libsolo in one line: its name, then what it says of it."""
-    name = str(event.get("event", "event")).replace("_", " ")
-    known = {key: value for key, value in event.items() if key not in ("event", "time", "job")}
-    if "text" in known:
-        return f"{name}: {known['text']}"
-    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in known.items())
+    """An event of libsolo in words; "" if only --verbose shows it."""
+    known = {"text": "no reason given", "node": "?", "other": "?", "version": "?", **event}
+    return _SENTENCES.get(str(event.get("event")), "").format_map(known)

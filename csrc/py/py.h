@@ -10,29 +10,6 @@
 
 #include "solo.h"
 
-/* Until the engine's room is there, so that the rest can be used. */
-#pragma weak solo_open
-#pragma weak solo_attach
-#pragma weak solo_submit
-#pragma weak solo_wait
-#pragma weak solo_waiting_for
-#pragma weak solo_due
-#pragma weak solo_over
-#pragma weak solo_members
-#pragma weak solo_job_version
-#pragma weak solo_job_step
-#pragma weak solo_next_event
-#pragma weak solo_read_anchor
-#pragma weak solo_leave
-#pragma weak solo_close
-#pragma weak solo_memory_needed
-#pragma weak solo_master_open
-#pragma weak solo_master_run
-#pragma weak solo_master_stop
-#pragma weak solo_master_close
-#pragma weak solo_status_get
-#pragma weak solo_isa
-
 /* Raises solo.errors' class for rc with `text`; always returns NULL. */
 PyObject *py_raise_text(int rc, const char *text);
 
