@@ -215,8 +215,8 @@ class Merger:
         final = final or self.leave_asked
         if engine.over() and not self.config.linger:
             raise JobOver(
-                f"node {self.config.node_rank}: the job is over: the nodes that founded it have "
-                "finished. With --linger the others go on"
+                "the job is over: the nodes that founded it have finished. With --linger the "
+                "others go on"
             )
         addresses, keep = self.model.stage()
         engine.submit(

@@ -25,12 +25,32 @@ from torch.optim import Optimizer
 
 from solo import _C, outer
 from solo.config import Config
-from solo.errors import InvalidArgument, JobOver, SoloError
+from solo.errors import (
+    AuthError,
+    InvalidArgument,
+    JobOver,
+    Mismatch,
+    OutOfMemory,
+    Refused,
+    SoloError,
+    TimedOut,
+    VersionMismatch,
+)
 from solo.inner import Node
 from solo.merger import Merger
 from solo.model import Model
 
 _ASK_MS = 500  # how long the master may take to say who is there
+
+_EXIT_CODES: tuple[tuple[type[SoloError], int], ...] = (
+    (JobOver, 0),
+    (OutOfMemory, 71),
+    (TimedOut, 75),
+    (AuthError, 77),
+    (Refused, 78),
+    (Mismatch, 78),
+    (VersionMismatch, 78),
+)
 
 _active: Takeover | None = None
 
@@ -104,15 +124,11 @@ class Takeover:
         if self._idle or self.merger is not None:
             return False
         model = self._find_model()
-        merger = Merger(self.config, model, Node(self.config), self.optimizers)
-        self.merger = merger
         try:
-            return merger.join()
-        except JobOver as over:
-            self._end(over)
-        except BaseException:
-            self._idle = True  # the script may catch it, but never train alone unnoticed
-            raise
+            self.merger = Merger(self.config, model, Node(self.config), self.optimizers)
+            return self.merger.join()
+        except SoloError as error:
+            self._fail(error)
 
     def join_for_pass(self, *, all_ranks: bool) -> None:
         """A pass over data begins: join now if the model is there, so that data is split right.
@@ -178,8 +194,8 @@ class Takeover:
         try:
             if ended or merger.is_due():
                 merger.merge()
-        except JobOver as over:
-            self._end(over)
+        except SoloError as error:
+            self._fail(error)
         if merger.left:  # asked to by a signal
             self._idle = True
             raise SystemExit(0)
@@ -215,8 +231,8 @@ class Takeover:
         if not self._idle and merger is not None and merger.steps and not self.postponed():
             try:
                 merger.merge()
-            except JobOver as over:
-                self._end(over)
+            except SoloError as error:
+                self._fail(error)
 
     # ---- the end ---------------------------------------------------------------------------
 
@@ -246,19 +262,32 @@ class Takeover:
             flush=True,
         )
 
-    def _end(self, over: JobOver) -> NoReturn:
-        """The founders have finished: end this process well, as they did."""
+    def _fail(self, error: SoloError) -> NoReturn:
+        """The job does not take this node, or is over: end the script, never train alone.
+
+        What concerns the job ends the process with a message and a code for schedulers; what
+        the script did wrong is raised where it did it.
+        """
         merger, self.merger = self.merger, None
         self._idle = True
+        over = isinstance(error, JobOver)
         if merger is not None:
-            merger.leave(finished=True, reason="the job is over")
-        if self.config.is_leader:
-            print(f"solo: {over}; this node ends, exit code 0", file=sys.stderr, flush=True)
-        raise SystemExit(0)
+            merger.leave(finished=over, reason=str(error)[:200])
+        for kind, code in _EXIT_CODES:
+            if isinstance(error, kind):
+                if self.config.is_leader:
+                    ending = "this node ends, exit code 0" if over else f"exit code {code}"
+                    self.report_error(error, ending)
+                raise SystemExit(code) from None
+        raise error
 
-    def report_error(self, error: SoloError) -> None:
-        """An error where nobody can catch it: at the end of the process."""
-        print(f"solo: node {self.config.node_rank}: error: {error}", file=sys.stderr, flush=True)
+    def report_error(self, error: SoloError, ending: str = "") -> None:
+        """Tell an error where nobody can catch it."""
+        kind = "" if isinstance(error, JobOver) else "error: "
+        tail = f" ({ending})" if ending else ""
+        print(
+            f"solo: node {self.config.node_rank}: {kind}{error}{tail}", file=sys.stderr, flush=True
+        )
 
     # ---- data ------------------------------------------------------------------------------
 

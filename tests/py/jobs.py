@@ -126,6 +126,8 @@ class Node:
                             "LOCAL_WORLD_SIZE": str(ranks),
                             "RANK": str(int(env.get("TEST_FIRST", "0")) + local),
                             "WORLD_SIZE": str(ranks),
+                            "GROUP_RANK": "0",
+                            "TORCHELASTIC_RUN_ID": "test",
                             "MASTER_ADDR": "127.0.0.1",
                             "MASTER_PORT": port,
                             "SOLO_ENABLE": "1",

@@ -512,7 +512,7 @@ def test_a_script_that_trains_nothing_is_told(pair: Job) -> None:
 
 
 def test_memory_that_does_not_suffice_is_told_with_figures(pair: Job) -> None:
-    node = pair.start(0, DDP_SCRIPT, SOLO_MEMORY="1000").wait(1)
+    node = pair.start(0, DDP_SCRIPT, SOLO_MEMORY="1000").wait(71)
     assert "gradients" in node.log() and "--memory" in node.log()
 
 
