@@ -104,7 +104,8 @@ static bool joiners(struct master *master)
 
 static bool enough_nodes(struct master *master, struct master_out *out)
 {
-    if (master->listed_count >= master->config.min_nodes) {
+    /* Once a founder has finished the job is ending: nobody will come in its place. */
+    if (master->listed_count >= master->config.min_nodes || master->finished_any) {
         master->waiting_told = false;
         return true;
     }
