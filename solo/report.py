@@ -176,7 +176,6 @@ _SENTENCES = {
     "nonfinite": "node {node} has a NaN or Inf in {text}: it is left out of this round, and "
     "gets the others' values",
     "odd": "node {node} holds other bits than the others and takes theirs",
-    "peer_lost": "the connection to node {node} was lost ({text})",
     "rejoined": "fell out of the job and is back at version {version}; its last interval is lost",
     "state_lost": "no node holds version {version} any more; the job goes on from an older one",
     "twins": "nodes {node} and {other} train on the same data: give each its own, see "
