@@ -124,6 +124,7 @@ void drive_feed(struct solo *solo, struct member_event *event)
     if (rc < 0) {
         log_line(SOLO_LOG_WARN, "solo: event %d was not allowed: %s", (int)event->type, err_text());
     }
+    report_state(solo); /* whoever is woken by an action sees the state that woke it */
     for (uint32_t i = 0; i < solo->out.count; i++) {
         do_action(solo, &solo->out.actions[i]);
     }
