@@ -8,6 +8,7 @@ native engine and speaks to other nodes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from solo.inner import Node
 from solo.model import Model
 from solo.report import Report
 
+_FOUNDERS_SECONDS = 30.0  # a founder waits that long for the others' first values
+_FOUNDERS_POLL_SECONDS = 0.005
 _SLICE_SECONDS = 0.5  # how long the leader waits before it shows a sign of life
 
 
@@ -69,6 +72,7 @@ class Merger:
         self.samples = 0
         self.lr_sum = 0.0
         self._interval = 0
+        self._touched = False
         self._optimizers = optimizers
         self._engine: _C.Engine | None = None
         self._report: Report | None = None
@@ -117,15 +121,25 @@ class Merger:
         if isinstance(answer, SoloError):
             raise answer
         self.model.unstage()
+        if answer["founder"]:
+            self._await_founders(engine, alive)
         view = self._look(engine)
         report.joined(answer, view["members"])
         return {"replaced": answer["replaced"], "view": view}
+
+    def _await_founders(self, engine: _C.Engine, alive: Callable[[], None]) -> None:
+        """Let the other founders fetch their values too: data is split over the member list."""
+        deadline = time.monotonic() + min(_FOUNDERS_SECONDS, self.config.timeout)
+        wanted = self.config.nnodes or self.config.min_nodes
+        while len(engine.members()) < wanted and time.monotonic() < deadline:
+            time.sleep(_FOUNDERS_POLL_SECONDS)
+            alive()
 
     def finish(self) -> None:
         """The script has ended well: merge what is left, then leave."""
         if not self.left:
             try:
-                if self.steps:
+                if self.has_trained:
                     self.merge(final=True)
             except JobOver:
                 pass  # the others have finished before; nothing is left to do
@@ -175,6 +189,15 @@ class Merger:
         self.samples += (1 if samples is None else samples) * self.node.size
         self.lr_sum += lr
 
+    def touch(self) -> None:
+        """Parameters were changed by a step that does not count: of a second optimizer."""
+        self._touched = True
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the model was changed since the last merge."""
+        return self.steps > 0 or self._touched
+
     def is_due(self) -> bool:
         """Whether a merge belongs here: all ranks of the node ask at the same steps."""
         if self._engine is not None and self._report is not None:
@@ -204,6 +227,7 @@ class Merger:
         if result["zero_inner_momentum"]:
             outer.zero_inner_momentum(self._optimizers())
         self.steps = self.samples = 0
+        self._touched = False
         self.lr_sum = 0.0
         self._take_view(answer["view"])
         if final:
@@ -222,7 +246,7 @@ class Merger:
         engine.submit(
             addresses,
             keep,
-            samples=self.samples,
+            samples=max(self.samples, self.node.size * self._touched),
             steps=self.steps,
             lr_sum=self.lr_sum,
             final=final,
@@ -264,6 +288,7 @@ class Merger:
         return self._engine, self._report
 
     def _look(self, engine: _C.Engine) -> dict[str, Any]:
+        """What every rank of the node knows of the job."""
         return {
             "members": engine.members(),
             "version": engine.version(),

@@ -183,6 +183,7 @@ class Takeover:
             return
         if self._clock is None or self._clock() is not optimizer:
             self._others += 1
+            merger.touch()
             if self._others > 2 * self.config.schedule.at(merger.job_step):
                 self._clock, self._others = weakref.ref(optimizer), 0  # the old one has retired
             return
@@ -228,7 +229,7 @@ class Takeover:
     def merge_now(self) -> None:
         """Merge what was trained since the last merge, if anything was."""
         merger = self.merger
-        if not self._idle and merger is not None and merger.steps and not self.postponed():
+        if not self._idle and merger is not None and merger.has_trained and not self.postponed():
             try:
                 merger.merge()
             except SoloError as error:

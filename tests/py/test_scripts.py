@@ -395,61 +395,52 @@ result(state=model.module.state_dict(), version=solo.version())
     assert "node 1 joined" in founder.log()
 
 
-def test_a_node_that_is_killed_is_missed_by_nobody(tmp_path: pathlib.Path) -> None:
-    script = (
-        MODEL
-        + """
+UNTIL_ALONE = (
+    MODEL
+    + """
 import time, solo
 dist.init_process_group("gloo")
 model = DDP(build())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = data().tensors
-alone = 0
-while alone < 40:
+had_company, alone = False, 0
+while alone < 40:  # until the other node has come and gone
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
-    alone += len(solo.members()) == 1
+    had_company |= len(solo.members()) == 2
+    alone += had_company and len(solo.members()) == 1
     time.sleep(0.002)
 dist.destroy_process_group()
 result(state=model.module.state_dict())
 """
-    )
-    with job(tmp_path, SOLO_SYNC_INTERVAL="20") as made:
-        survivor, victim = made.start(0, script), made.start(1, script)
-        survivor.until("round 1")
-        victim.processes[0].send_signal(signal.SIGKILL)
-        survivor.wait(0)
-    assert "node 1 is gone" in survivor.log() and "alone now" in survivor.log()
+)
+
+
+def company(tmp_path: pathlib.Path, made: Job) -> tuple[Node, Node]:
+    """Two nodes of which the second has merged with the first."""
+    stays = made.start(0, UNTIL_ALONE)
+    stays.until("round 1")
+    goes = made.start(1, UNTIL_ALONE)
+    goes.until("of 2 nodes")
+    return stays, goes
+
+
+def test_a_node_that_is_killed_is_missed_by_nobody(tmp_path: pathlib.Path) -> None:
+    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
+        stays, goes = company(tmp_path, made)
+        goes.processes[0].kill()
+        stays.wait(0)
+    assert "node 1 is gone" in stays.log() and "alone now" in stays.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_makes_a_node_leave_and_the_other_goes_on(
     number: signal.Signals, tmp_path: pathlib.Path
 ) -> None:
-    script = (
-        MODEL
-        + """
-import time, solo
-dist.init_process_group("gloo")
-model = DDP(build())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = data().tensors
-alone = 0
-while alone < 40:
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    alone += len(solo.members()) == 1
-    time.sleep(0.002)
-dist.destroy_process_group()
-result(state=model.module.state_dict())
-"""
-    )
     ended = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 0}
-    with job(tmp_path, SOLO_SYNC_INTERVAL="20") as made:
-        stays, goes = made.start(0, script), made.start(1, script)
-        goes.until("round 1")
+    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
+        stays, goes = company(tmp_path, made)
         goes.processes[0].send_signal(number)
         goes.wait(ended[number])
         stays.wait(0)
@@ -463,15 +454,15 @@ def test_an_interrupt_reaches_a_node_that_waits_for_the_others(pair: Job) -> Non
     assert "KeyboardInterrupt" in lone.log()
 
 
-def test_a_failing_script_leaves_without_a_last_merge(pair: Job) -> None:
-    script = DDP_SCRIPT.replace(
-        "        optimizer.step()\n",
-        "        optimizer.step()\n        if NODE == 1 and epoch == 1: raise ValueError('boom')\n",
-    )
-    good, bad = pair.start(0, script), pair.start(1, script)
-    bad.wait(1)
-    good.wait(0)
-    assert "ValueError: boom" in bad.log()
+def test_a_failing_script_leaves_without_a_last_merge(tmp_path: pathlib.Path) -> None:
+    fails = "    time.sleep(0.002)\n    if NODE == 1 and had_company: raise ValueError('boom')\n"
+    script = UNTIL_ALONE.replace("    time.sleep(0.002)\n", fails)
+    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
+        stays = made.start(0, script)
+        stays.until("round 1")
+        made.start(1, script).wait(1)
+        stays.wait(0)
+    assert "node 1 is gone" in stays.log()
 
 
 def test_a_model_that_changes_after_wrapping_is_a_clear_error(pair: Job) -> None:
