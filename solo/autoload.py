@@ -19,9 +19,7 @@ def load() -> None:
         import torch.distributed as dist
 
         if dist.is_available():
-            dist.Backend.register_backend(
-                "solo", _create, extended_api=True, devices=["cpu", "cuda"]
-            )
+            dist.Backend.register_backend("solo", _create, extended_api=True, devices=["cpu"])
     except Exception as error:
         warnings.warn(f"solo's backend is not available: {error}", stacklevel=2)
     env = os.environ

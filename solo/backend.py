@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from solo.options import Options, activate
+
 DEVICES = ["cpu"]
 
 _lock = threading.Lock()
@@ -32,7 +34,8 @@ def create(options: Any, pg_options: Any) -> Any:
 
     Args:
         options: what torch knows of the group: store, rank, size, timeout, id.
-        pg_options: what the user passed to ``init_process_group(pg_options=...)``, or None.
+        pg_options: what the user passed to ``init_process_group(pg_options=...)``, or None;
+            ``solo.Options`` with a sync interval switches the interval sync on.
 
     Raises:
         RuntimeError: no adapter for this torch, or some ranks did not come in time.
@@ -48,6 +51,8 @@ def create(options: Any, pg_options: Any) -> Any:
         str(options.group_id or "default"),
         _store_host(options.store),
     )
+    if isinstance(pg_options, Options):
+        activate(pg_options, world_size=options.group_size)
     return group._get_backend(torch.device("cpu"))
 
 

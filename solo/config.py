@@ -13,7 +13,7 @@ from solo.errors import AuthError, InvalidArgument
 from solo.schedule import Schedule
 
 OUTER_RULES = ("auto", "avg", "slowmo", "nesterov")
-CODECS = ("fp32", "bf16", "int8")
+CODECS = ("fp32", "bf16", "int8", "int4")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 

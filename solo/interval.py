@@ -42,7 +42,7 @@ class IntervalSync:
         interval: steps between merges, or stages such as "0:1,500:16". Default: as started
             (``--sync_interval``), else 100. Every node must give the same.
         outer: "auto", "avg", "slowmo" or "nesterov", with parameters after a colon.
-        codec: "fp32", "bf16" or "int8".
+        codec: "fp32", "bf16", "int8" or "int4".
         master_url: where the job's master listens; default: as started.
         job_id: name of the job; default: as started.
         config: all settings at once, instead of those of the environment.

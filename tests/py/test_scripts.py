@@ -580,3 +580,14 @@ result(state=model.module.state_dict())
             node.wait()
     states = [flat(node, 2 * rank + local) for rank, node in enumerate(nodes) for local in range(2)]
     assert all(torch.equal(state, states[0]) for state in states)
+
+
+def test_the_backend_s_options_switch_the_interval_sync_on(pair: Job) -> None:
+    script = DDP_SCRIPT.replace(
+        'dist.init_process_group("gloo")',
+        "import solo\n"
+        'options = solo.Options(sync_interval=4, master_url=os.environ["SOLO_MASTER_URL"])\n'
+        'dist.init_process_group("solo", pg_options=options)',
+    )
+    nodes = [pair.start(rank, script, SOLO_ENABLE="0") for rank in range(2)]
+    assert same(*(node.wait() for node in nodes))
