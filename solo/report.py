@@ -99,6 +99,7 @@ class Report:
         if not self._forecast_told and steps and result["member_count"] > 1:
             self._forecast_told = True
             self._forecast(since - exchange - wait, exchange, steps, byte_count)
+        self._tell_members(view["members"])
         self._scalars(result, view, wait=wait, exchange=exchange)
 
     def _forecast(self, training: float, exchange: float, steps: int, byte_count: int) -> None:
