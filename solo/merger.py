@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 import solo
 from solo import _C, memory, outer
 from solo.config import Config
-from solo.errors import Closed, JobOver, SoloError
+from solo.errors import Closed, JobOver, SoloError, TimedOut
 from solo.inner import Node
 from solo.model import Model
 from solo.report import Report
@@ -118,6 +118,11 @@ class Merger:
             alive()
             report.waiting(engine, "to join the job")
         answer = done[0]
+        if isinstance(answer, TimedOut):
+            raise TimedOut(
+                f"{answer} at {self.config.master_url}. See who is there with: solorun status "
+                f"--master_url {self.config.master_url}"
+            ) from None
         if isinstance(answer, SoloError):
             raise answer
         self.model.unstage()
