@@ -21,9 +21,19 @@ uint32_t timeout_ms(milliseconds timeout)
     return static_cast<uint32_t>(std::min<int64_t>(timeout.count(), UINT32_MAX));
 }
 
-std::string card_key(int rank)
+std::string card_key(const OpenOptions &options, int rank)
 {
-    return "solo/card/" + std::to_string(rank);
+    return "solo/card/" + std::to_string(options.generation) + "/" + std::to_string(rank);
+}
+
+// How often this process has opened a group of this name before: the same on every rank. A store
+// may be used to form a group again, while others still withdraw their old cards from it.
+uint64_t next_generation(const std::string &name)
+{
+    static std::mutex mutex;
+    static std::unordered_map<std::string, uint64_t> opened;
+    std::lock_guard<std::mutex> guard(mutex);
+    return opened[name]++;
 }
 
 } // namespace
@@ -31,10 +41,10 @@ std::string card_key(int rank)
 std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &store,
                                         const OpenOptions &options, const std::string &own)
 {
-    store->set(card_key(options.rank), std::vector<uint8_t>(own.begin(), own.end()));
+    store->set(card_key(options, options.rank), std::vector<uint8_t>(own.begin(), own.end()));
     std::vector<std::string> keys;
     for (int i = 0; i < options.size; i++) {
-        keys.push_back(card_key(i));
+        keys.push_back(card_key(options, i));
     }
     try {
         store->wait(keys, options.timeout);
@@ -72,7 +82,7 @@ namespace
 void withdraw_card(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
 {
     try {
-        store->deleteKey(card_key(options.rank));
+        store->deleteKey(card_key(options, options.rank));
     } catch (const std::exception &) {
         return; // a store that cannot delete, or is gone: nobody will read it either
     }
@@ -80,16 +90,17 @@ void withdraw_card(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptio
 
 } // namespace
 
-namespace {
+namespace
+{
 
 // Which ranks share memory: those of one host, unless the environment says otherwise.
-std::string host_id_of(const OpenOptions& options)
+std::string host_id_of(const OpenOptions &options)
 {
-    const char* shm = std::getenv("SOLO_GROUP_SHM");
+    const char *shm = std::getenv("SOLO_GROUP_SHM");
     if (shm && std::string(shm) == "0") {
         return "alone-" + std::to_string(options.rank);
     }
-    const char* id = std::getenv("SOLO_HOST_ID");
+    const char *id = std::getenv("SOLO_HOST_ID");
     return id ? id : "";
 }
 
@@ -98,6 +109,7 @@ std::string host_id_of(const OpenOptions& options)
 SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
     : Backend(options.rank, options.size), options_(options)
 {
+    options_.generation = next_generation(options.name);
     solo_group_config config{};
     config.size = sizeof config;
     config.rank = static_cast<uint32_t>(options.rank);
@@ -118,11 +130,11 @@ SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const Ope
         }
         check(solo_group_connect(group_, texts.data(), 0));
     } catch (...) {
-        withdraw_card(store, options);
+        withdraw_card(store, options_);
         solo_group_close(group_);
         throw;
     }
-    withdraw_card(store, options); // all have met, so all have read it
+    withdraw_card(store, options_); // all have met, so all have read it
     init();
 }
 
@@ -175,7 +187,7 @@ c10::intrusive_ptr<SoloWork> SoloBackend::new_work(Kind kind, const std::optiona
                                                    Tensors outputs)
 {
     auto work = c10::make_intrusive<SoloWork>(rank_, kind.type, kind.title, inputs,
-                                              std::move(outputs), solo_group_sequence(group_));
+                                              std::move(outputs), calls_.load());
     if (onCompletionHook_) {
         work->on_complete([hook = onCompletionHook_](SoloWork &done) {
             const auto now = std::chrono::steady_clock::now();
@@ -198,6 +210,7 @@ WorkPtr SoloBackend::enlist(c10::intrusive_ptr<SoloWork> work)
 WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors> &inputs,
                          Tensors outputs, milliseconds timeout, bool async)
 {
+    calls_++;
     auto work = new_work(kind, inputs, std::move(outputs));
     const auto count = static_cast<uint32_t>(call.ops().size());
     if (!async) {
@@ -674,7 +687,7 @@ void SoloBackend::setTimeout(milliseconds timeout)
 
 uint64_t SoloBackend::getSequenceNumberForGroup()
 {
-    return solo_group_sequence(group_);
+    return calls_;
 }
 
 c10::intrusive_ptr<c10d::Backend> SoloBackend::split(const c10::intrusive_ptr<c10d::Store> &store,

@@ -20,7 +20,8 @@ struct OpenOptions {
     int rank = 0, size = 1;
     milliseconds timeout = kBackendDefaultTimeout;
     std::string name;
-    std::string store_host; // whose route is our address; "" if the store has none
+    uint64_t generation = 0; // set by the constructor
+    std::string store_host;  // whose route is our address; "" if the store has none
 };
 
 class SoloBackend : public c10d::Backend
@@ -105,6 +106,7 @@ class SoloBackend : public c10d::Backend
 
     solo_group *group_ = nullptr;
     OpenOptions options_;
+    std::atomic<uint64_t> calls_{0}; // collectives asked for: the same on every rank
     std::mutex mutex_;
     bool coalescing_ = false;
     std::vector<WorkPtr> coalesced_;
