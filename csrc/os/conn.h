@@ -85,6 +85,10 @@ void conn_resume(struct conn *conn);            /* after place said SOLO_EAGAIN 
 /* Nothing is written to [base, base + size) any more: a payload on its way there is skipped. */
 void conn_divert(struct conn *conn, const void *base, size_t size);
 
+/* The other way: nothing is borrowed from [base, base + size) any more. What waits from there is
+ * finished from copies, and `sent` is not called for it. SOLO_ENOMEM: free the connection. */
+int conn_forget(struct conn *conn, const void *base, size_t size);
+
 /* Sends what waits, then closes; `lost` with SOLO_ECLOSED follows, at the latest at the
  * deadline. Nothing more can be sent; frames still arrive until then. */
 void conn_finish(struct conn *conn, uint64_t deadline_us);

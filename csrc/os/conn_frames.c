@@ -268,6 +268,11 @@ void conn_resume(struct conn *conn)
     }
 }
 
+int conn_forget(struct conn *conn, const void *base, size_t size)
+{
+    return outbox_forget(&conn->outbox, base, size);
+}
+
 void conn_divert(struct conn *conn, const void *base, size_t size)
 {
     uintptr_t room = (uintptr_t)conn->room, start = (uintptr_t)base;

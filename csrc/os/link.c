@@ -456,6 +456,17 @@ void link_divert(struct link *link, const void *base, size_t size)
     }
 }
 
+int link_forget(struct link *link, const void *base, size_t size)
+{
+    link_queue_forget(&link->queue, base, size);
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        if (link->streams[i].open) {
+            TRY(conn_forget(link->streams[i].conn, base, size));
+        }
+    }
+    return 0;
+}
+
 bool link_is_open(const struct link *link)
 {
     return link->state == LINK_OPEN;

@@ -63,6 +63,9 @@ int link_send(struct link *link, const struct frame *frame, const void *payload,
 void link_resume(struct link *link); /* after place said SOLO_EAGAIN */
 /* Nothing is written to [base, base + size) any more: payloads on their way there are skipped. */
 void link_divert(struct link *link, const void *base, size_t size);
+/* Nothing is borrowed from there any more: frames that wait are dropped, those that a stream has
+ * begun are finished from copies; `sent` is called for none. SOLO_ENOMEM: free the link. */
+int link_forget(struct link *link, const void *base, size_t size);
 void link_finish(struct link *link, uint64_t deadline_us); /* sends what waits, then lost */
 void link_free(struct link *link); /* at once; nothing is called any more; NULL is allowed */
 

@@ -48,6 +48,18 @@ void link_queue_pop(struct link_queue *queue)
     queue->count--;
 }
 
+void link_queue_forget(struct link_queue *queue, const void *base, size_t size)
+{
+    for (uint32_t left = queue->count; left > 0; left--) {
+        struct link_entry entry = *link_queue_first(queue);
+        link_queue_pop(queue);
+        uintptr_t at = (uintptr_t)entry.payload, start = (uintptr_t)base;
+        if (entry.size == 0 || at < start || at - start >= size) {
+            queue->entries[(queue->first + queue->count++) % queue->capacity] = entry;
+        }
+    }
+}
+
 void link_queue_deinit(struct link_queue *queue)
 {
     free(queue->entries);

@@ -21,6 +21,7 @@ int link_queue_push(struct link_queue *queue, const struct frame *frame, const v
                     size_t size, uint64_t tag);                /* SOLO_EAGAIN, SOLO_ENOMEM */
 struct link_entry *link_queue_first(struct link_queue *queue); /* NULL: empty */
 void link_queue_pop(struct link_queue *queue);
+void link_queue_forget(struct link_queue *queue, const void *base, size_t size); /* drops these */
 void link_queue_deinit(struct link_queue *queue);
 
 #endif

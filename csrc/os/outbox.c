@@ -1,6 +1,7 @@
 #include "os/outbox.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 
@@ -75,6 +76,25 @@ bool outbox_next_sent(struct outbox *outbox, uint64_t *tag_out, bool *borrowed_o
     outbox->first = (outbox->first + 1) % CONN_SENDS_MAX;
     outbox->count--;
     return true;
+}
+
+int outbox_forget(struct outbox *outbox, const void *base, size_t size)
+{
+    for (uint32_t i = 0; i < outbox->count; i++) {
+        struct outbox_entry *entry = entry_at(outbox, i);
+        uintptr_t at = (uintptr_t)entry->payload, start = (uintptr_t)base;
+        if (entry->copy || entry->size == 0 || at < start || at - start >= size) {
+            continue;
+        }
+        entry->copy = malloc(entry->size);
+        if (!entry->copy) {
+            return err_set(SOLO_ENOMEM, "no memory to finish a frame of %zu bytes", entry->size);
+        }
+        memcpy(entry->copy, entry->payload, entry->size);
+        entry->payload = entry->copy;
+        outbox->copied_bytes += entry->size;
+    }
+    return 0;
 }
 
 void outbox_clear(struct outbox *outbox)

@@ -36,6 +36,10 @@ void outbox_advance(struct outbox *outbox, size_t bytes); /* these went out */
  * caller's again. */
 bool outbox_next_sent(struct outbox *outbox, uint64_t *tag_out, bool *borrowed_out);
 
+/* From now on nothing is borrowed from [base, base + size): frames from there go on from copies.
+ * SOLO_ENOMEM: some still borrow. */
+int outbox_forget(struct outbox *outbox, const void *base, size_t size);
+
 void outbox_clear(struct outbox *outbox); /* frees the copies */
 
 #endif

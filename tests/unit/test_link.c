@@ -269,6 +269,47 @@ TEST(paused_frames_arrive_after_resume)
     close_door();
 }
 
+/* Whoever gave the memory may write over it at once; the link goes on. */
+static void what_is_forgotten_is_not_borrowed(bool shm)
+{
+    static uint8_t before[sizeof source], last[CHUNK];
+    open_door("127.0.0.1");
+    dial(2, shm);
+    server.place_rc = SOLO_EAGAIN;
+    send_chunks(&client);
+    UNTIL(server.link);
+    for (int i = 0; i < 50; i++) {
+        CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
+    }
+    int sent = client.sent;
+    memcpy(before, source, sizeof source);
+    CHECK_EQ(link_forget(client.link, source, sizeof source), 0);
+    memset(source, 0xee, sizeof source);
+    struct frame frame = {.type = FRAME_DELTA, .chunk = CHUNKS - 1};
+    CHECK_EQ(link_send(client.link, &frame, last, CHUNK, CHUNKS - 1), 0);
+    server.place_rc = 0;
+    link_resume(server.link);
+    UNTIL(client.sent == sent + 1 && server.seen[CHUNKS - 1]);
+    CHECK_EQ(client.lost + server.lost, 0);
+    CHECK(server.frames < CHUNKS);
+    for (uint32_t i = 0; i < CHUNKS - 1; i++) {
+        CHECK(server.seen[i] <= 1);
+        CHECK(!server.seen[i] || memcmp(target[i], before + i, CHUNK) == 0);
+    }
+    memcpy(source, before, sizeof source);
+    close_door();
+}
+
+TEST(what_is_forgotten_is_not_borrowed_any_more_over_tcp)
+{
+    what_is_forgotten_is_not_borrowed(false);
+}
+
+TEST(what_is_forgotten_is_not_borrowed_any_more_over_shared_memory)
+{
+    what_is_forgotten_is_not_borrowed(true);
+}
+
 TEST(a_full_link_says_so_and_keeps_what_it_took)
 {
     open_door("127.0.0.1");
