@@ -18,7 +18,6 @@
 #include "protocol/member.h"
 
 #define ENGINE_LEAVE_US 2000000u /* the goodbye has so long to reach the master */
-#define ENGINE_DRAIN_US 1000000u /* a peer has so long to take what an ended round left behind */
 #define ENGINE_HELLO_US 5000000u /* a connection has so long to stand */
 #define ENGINE_LOOK_US  250000u  /* how often the words of solo_waiting_for are renewed */
 
@@ -68,15 +67,12 @@ struct peer_link {
     uint32_t generation; /* counts links; what was begun for an older one is void */
     uint64_t made;       /* the maker's number of the link, in its greeting */
     bool dialed;
-    uint32_t round_sends, serve_sends;   /* in flight, of the current round and anchor */
-    uint32_t stale_rounds, stale_serves; /* of those before */
     char lost_text[MSG_REASON_MAX];
     int lost_rc;
 };
 
 /* One piece of work or of news. */
 enum work_kind {
-    WORK_ROUND,
     WORK_ENCODE,
     WORK_REDUCE,
     WORK_APPLY,
@@ -109,7 +105,7 @@ struct solo {
     struct member member;
     struct out out;
     bool stepping; /* member_step is on the stack: nothing may feed it */
-    struct loop_timer tick, look, drain;
+    struct loop_timer tick, look;
     struct loop_task work_task;
     bool work_queued;
 
@@ -127,11 +123,8 @@ struct solo {
     bool has_job;
     struct job job;
     void *member_memory;
-    struct works news, works;            /* what happened; what is to be done, a slice a turn */
-    uint32_t round_serial, serve_serial; /* in the tags of sends */
-    uint32_t stale_rounds, stale_serves; /* sums over links */
-    uint64_t fetch_version;              /* being fetched; 0 and none: see fetching */
-    bool round_mapped;                   /* the areas are those of member.round */
+    struct works news, works; /* what happened; what is to be done, a slice a turn */
+    uint64_t fetch_version;   /* being fetched; 0 and none: see fetching */
     bool fetching, applying, values_given;
     struct msg_held own; /* what a state_dir gave, or version 0 */
     uint64_t delta_digest;
@@ -156,8 +149,7 @@ void work_round(struct solo *solo, bool fresh_residual);
 void work_drop_round(struct solo *solo);
 void work_drop_serves(struct solo *solo);
 void work_fetch(struct solo *solo, uint64_t version); /* it begins, unless it has */
-void work_stale_gone(struct solo *solo);
-void work_again(struct solo *solo);  /* what held the work up may be gone */
+void work_again(struct solo *solo);                   /* what held the work up may be gone */
 void work_finish(struct solo *solo); /* an outer step that has begun is not left half taken */
 void work_deinit(struct solo *solo);
 
@@ -174,7 +166,8 @@ void peer_close(struct solo *solo, uint32_t peer);
 void peer_send_chunk(struct solo *solo, const struct action *action);
 void peer_send_state(struct solo *solo, const struct action *action);
 void peer_resume_all(struct solo *solo);
-void peer_divert_all(struct solo *solo, const struct area *area);
+/* Nothing is read from or written to the area by links any more. */
+void peer_release_all(struct solo *solo, const struct area *area);
 void peer_free_all(struct solo *solo);
 
 /* report.c: what others may see: events, log lines, member list, words. */

@@ -8,17 +8,12 @@
 #include "node/engine.h"
 #include "os/sock.h"
 
-/* A send's tag says which of the four kinds it is of, in which round or version, which chunk. */
+/* A send's tag says of which kind it is, and its chunk. */
 enum tag_kind { TAG_ASK, TAG_DELTA, TAG_MEAN, TAG_STATE, TAG_MOMENTUM };
 
-static uint64_t tag_of(enum tag_kind kind, uint32_t serial, uint32_t chunk)
+static uint64_t tag_of(enum tag_kind kind, uint32_t chunk)
 {
-    return (uint64_t)kind << 61 | (uint64_t)(serial & 0x1fffffffu) << 32 | chunk;
-}
-
-static bool tag_is_state(uint64_t tag)
-{
-    return tag >> 61 == TAG_STATE || tag >> 61 == TAG_MOMENTUM;
+    return (uint64_t)kind << 32 | chunk;
 }
 
 /* ---- what arrives ------------------------------------------------------------------------ */
@@ -57,9 +52,6 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
     case TAKE_HERE:
         break;
     }
-    if (frame->type != FRAME_STATE && !solo->round_mapped) {
-        return SOLO_EAGAIN; /* sends of the round before still borrow the areas */
-    }
     return find_room(solo, peer, frame, room_out);
 }
 
@@ -95,16 +87,18 @@ static int on_frame(void *context, struct link *link, const struct frame *frame,
 
 /* ---- what was sent ----------------------------------------------------------------------- */
 
-static void feed_sent(struct solo *solo, const struct peer_link *peer, uint64_t tag)
+static void on_sent(void *context, struct link *link, uint64_t tag)
 {
-    static const enum frame_type types[] = {
-        [TAG_DELTA] = FRAME_DELTA,
-        [TAG_MEAN] = FRAME_MEAN,
-        [TAG_STATE] = FRAME_STATE,
-        [TAG_MOMENTUM] = FRAME_STATE,
-    };
-    enum tag_kind kind = (enum tag_kind)(tag >> 61);
-    bool state = tag_is_state(tag);
+    static const enum frame_type types[] = {FRAME_FETCH, FRAME_DELTA, FRAME_MEAN, FRAME_STATE,
+                                            FRAME_STATE};
+    struct peer_link *peer = context;
+    struct solo *solo = peer->solo;
+    (void)link;
+    enum tag_kind kind = (enum tag_kind)(tag >> 32);
+    if (kind == TAG_ASK) {
+        return;
+    }
+    bool state = kind == TAG_STATE || kind == TAG_MOMENTUM;
     struct round_id id = solo->member.round.id;
     struct frame frame = {
         .type = types[kind],
@@ -120,39 +114,13 @@ static void feed_sent(struct solo *solo, const struct peer_link *peer, uint64_t 
     drive_feed(solo, &event);
 }
 
-static void on_sent(void *context, struct link *link, uint64_t tag)
-{
-    struct peer_link *peer = context;
-    struct solo *solo = peer->solo;
-    (void)link;
-    if (tag >> 61 == TAG_ASK) {
-        return;
-    }
-    bool state = tag_is_state(tag);
-    uint32_t serial = (uint32_t)(tag >> 32) & 0x1fffffffu;
-    uint32_t now = (state ? solo->serve_serial : solo->round_serial) & 0x1fffffffu;
-    if (serial == now) {
-        *(state ? &peer->serve_sends : &peer->round_sends) -= 1;
-        feed_sent(solo, peer, tag);
-        return;
-    }
-    *(state ? &peer->stale_serves : &peer->stale_rounds) -= 1;
-    *(state ? &solo->stale_serves : &solo->stale_rounds) -= 1;
-    work_stale_gone(solo);
-}
-
 /* ---- a link's life ----------------------------------------------------------------------- */
 
 static void forget_link(struct peer_link *peer)
 {
-    struct solo *solo = peer->solo;
     link_free(peer->link);
     peer->link = NULL;
     peer->generation++;
-    solo->stale_rounds -= peer->stale_rounds;
-    solo->stale_serves -= peer->stale_serves;
-    peer->round_sends = peer->serve_sends = peer->stale_rounds = peer->stale_serves = 0;
-    work_stale_gone(solo);
 }
 
 static void on_open(void *context, struct link *link)
@@ -358,9 +326,6 @@ static void send_frame(struct solo *solo, struct peer_link *peer, const struct f
         down_later(solo, peer, rc);
         return;
     }
-    if (tag >> 61 != TAG_ASK) {
-        *(tag_is_state(tag) ? &peer->serve_sends : &peer->round_sends) += 1;
-    }
     solo->sent_bytes += FRAME_HEADER_BYTES + size;
 }
 
@@ -377,7 +342,7 @@ void peer_send_chunk(struct solo *solo, const struct action *action)
     const void *bytes = delta ? job_delta(&solo->job, action->chunk, &size)
                               : job_mean(&solo->job, action->chunk, &size);
     send_frame(solo, &solo->links[action->peer], &frame, bytes, size,
-               tag_of(delta ? TAG_DELTA : TAG_MEAN, solo->round_serial, action->chunk));
+               tag_of(delta ? TAG_DELTA : TAG_MEAN, action->chunk));
 }
 
 void peer_send_state(struct solo *solo, const struct action *action)
@@ -399,12 +364,12 @@ void peer_send_state(struct solo *solo, const struct action *action)
         bytes = job_state(&solo->job, action->chunk, momentum, &size);
     }
     if (!bytes) {
-        send_frame(solo, peer, &frame, NULL, 0, tag_of(TAG_ASK, 0, 0));
+        send_frame(solo, peer, &frame, NULL, 0, tag_of(TAG_ASK, 0));
         return;
     }
     frame.type = FRAME_STATE;
     send_frame(solo, peer, &frame, bytes, size,
-               tag_of(momentum ? TAG_MOMENTUM : TAG_STATE, solo->serve_serial, action->chunk));
+               tag_of(momentum ? TAG_MOMENTUM : TAG_STATE, action->chunk));
 }
 
 void peer_resume_all(struct solo *solo)
@@ -416,11 +381,18 @@ void peer_resume_all(struct solo *solo)
     }
 }
 
-void peer_divert_all(struct solo *solo, const struct area *area)
+void peer_release_all(struct solo *solo, const struct area *area)
 {
     for (uint32_t i = 0; i < SOLO_MEMBERS_MAX && area->base; i++) {
-        if (solo->links[i].link) {
-            link_divert(solo->links[i].link, area->base, area->size);
+        struct peer_link *peer = &solo->links[i];
+        if (!peer->link) {
+            continue;
+        }
+        link_divert(peer->link, area->base, area->size);
+        int rc = link_forget(peer->link, area->base, area->size);
+        if (rc < 0) { /* no memory for copies: the link has to go, or it reads what changes */
+            forget_link(peer);
+            down_later(solo, peer, rc);
         }
     }
 }

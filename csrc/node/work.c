@@ -75,68 +75,6 @@ void work_deinit(struct solo *solo)
     solo->news = solo->works = (struct works){0};
 }
 
-/* ---- sends that an ended round or an old anchor left behind ------------------------------ */
-
-static void on_drain(void *context)
-{
-    struct solo *solo = context;
-    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
-        struct peer_link *peer = &solo->links[i];
-        if (peer->stale_rounds || peer->stale_serves) {
-            peer_close(solo, i);
-            struct member_event event = drive_event(solo, MEMBER_LINK_DOWN);
-            event.peer = i;
-            event.rc = SOLO_ETIMEDOUT;
-            event.text = "it does not take what was sent to it";
-            drive_feed(solo, &event);
-        }
-    }
-}
-
-static void watch_drain(struct solo *solo)
-{
-    if ((solo->stale_rounds || solo->stale_serves) && !solo->drain.set) {
-        solo->drain.fn = on_drain;
-        solo->drain.context = solo;
-        loop_timer_set(solo->loop, &solo->drain, loop_now(solo->loop) + ENGINE_DRAIN_US);
-    }
-}
-
-void work_stale_gone(struct solo *solo)
-{
-    if (solo->stale_rounds == 0 && solo->stale_serves == 0 && solo->drain.set) {
-        loop_timer_cancel(solo->loop, &solo->drain);
-    }
-    if (solo->stale_rounds == 0 || solo->stale_serves == 0) {
-        work_again(solo);
-        peer_resume_all(solo);
-    }
-}
-
-static void make_rounds_stale(struct solo *solo)
-{
-    solo->round_serial++;
-    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
-        struct peer_link *peer = &solo->links[i];
-        peer->stale_rounds += peer->round_sends;
-        solo->stale_rounds += peer->round_sends;
-        peer->round_sends = 0;
-    }
-    watch_drain(solo);
-}
-
-void work_drop_serves(struct solo *solo)
-{
-    solo->serve_serial++;
-    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
-        struct peer_link *peer = &solo->links[i];
-        peer->stale_serves += peer->serve_sends;
-        solo->stale_serves += peer->serve_sends;
-        peer->serve_sends = 0;
-    }
-    watch_drain(solo);
-}
-
 /* ---- a round begins and is dropped ------------------------------------------------------- */
 
 static void forget_round_work(struct solo *solo)
@@ -156,14 +94,25 @@ void work_drop_round(struct solo *solo)
 {
     log_line(SOLO_LOG_DEBUG, "solo: round dropped");
     forget_round_work(solo);
-    make_rounds_stale(solo);
-    peer_divert_all(solo, &solo->job.inbox);
-    peer_divert_all(solo, &solo->job.mean);
+    peer_release_all(solo, &solo->job.inbox);
+    peer_release_all(solo, &solo->job.mean);
 }
 
-static void map_round(struct solo *solo, bool fresh_residual)
+void work_drop_serves(struct solo *solo)
+{
+    peer_release_all(solo, &solo->job.theta);
+    peer_release_all(solo, &solo->job.integers);
+    peer_release_all(solo, &solo->job.momentum);
+}
+
+void work_round(struct solo *solo, bool fresh_residual)
 {
     const struct round *round = &solo->member.round;
+    log_line(SOLO_LOG_DEBUG, "solo: round %" PRIu64 " attempt %u begins, %u members",
+             round->id.round, round->id.attempt, round->count);
+    forget_round_work(solo);
+    solo->delta_digest = 0;
+    solo->sent_bytes = solo->received_bytes = 0;
     struct job_round next = {
         .plan = round->plan, .slot = round->slot, .keep_residuals = !fresh_residual};
     for (uint32_t slot = 0; slot < round->count && round->weight_sum; slot++) {
@@ -174,41 +123,20 @@ static void map_round(struct solo *solo, bool fresh_residual)
     int rc = job_begin(&solo->job, &next, solo->data);
     if (rc < 0) {
         engine_fail(solo, rc);
-        return;
     }
-    solo->round_mapped = true;
-    peer_resume_all(solo);
-}
-
-void work_round(struct solo *solo, bool fresh_residual)
-{
-    const struct round *round = &solo->member.round;
-    log_line(SOLO_LOG_DEBUG, "solo: round %" PRIu64 " attempt %u begins, %u members",
-             round->id.round, round->id.attempt, round->count);
-    forget_round_work(solo);
-    make_rounds_stale(solo);
-    solo->round_mapped = false;
-    solo->delta_digest = 0;
-    solo->sent_bytes = solo->received_bytes = 0;
-    if (solo->stale_rounds == 0) {
-        map_round(solo, fresh_residual);
-        return;
-    }
-    struct work work = {.kind = WORK_ROUND, .id = round->id, .own = fresh_residual};
-    work_add(solo, &work);
 }
 
 /* Nothing is written any more to where an anchor is being fetched. */
 static void divert_fetch(struct solo *solo)
 {
     const struct job *job = &solo->job;
-    peer_divert_all(solo, &job->next_theta);
-    peer_divert_all(solo, &job->next_integers);
-    peer_divert_all(solo, &job->next_momentum);
+    peer_release_all(solo, &job->next_theta);
+    peer_release_all(solo, &job->next_integers);
+    peer_release_all(solo, &job->next_momentum);
     if (!job->has_anchor) {
-        peer_divert_all(solo, &job->theta);
-        peer_divert_all(solo, &job->integers);
-        peer_divert_all(solo, &job->momentum);
+        peer_release_all(solo, &job->theta);
+        peer_release_all(solo, &job->integers);
+        peer_release_all(solo, &job->momentum);
     }
 }
 
@@ -337,22 +265,12 @@ static void tell(struct solo *solo, const struct work *work)
     }
 }
 
-/* Whether the first piece of work may be done now: nobody reads what it writes to. */
+/* Whether the first piece of work may be done now: the saver reads what these two change. */
 static bool may_work(struct solo *solo)
 {
-    switch (head(&solo->works)->kind) {
-    case WORK_ROUND:
-    case WORK_ENCODE:
-    case WORK_REDUCE:
-        return solo->stale_rounds == 0;
-    case WORK_APPLY:
-    case WORK_ADOPT:
-        return solo->stale_serves == 0 && (!solo->has_saver || saver_hold(&solo->saver));
-    case WORK_MASTER_DOWN:
-    case WORK_LINK_DOWN:
-        break;
-    }
-    return true;
+    enum work_kind kind = head(&solo->works)->kind;
+    bool changes = kind == WORK_APPLY || kind == WORK_ADOPT;
+    return !changes || !solo->has_saver || saver_hold(&solo->saver);
 }
 
 static void do_work(struct solo *solo)
@@ -367,8 +285,6 @@ static void do_work(struct solo *solo)
         do_encode(solo, &work);
     } else if (work.kind == WORK_REDUCE) {
         do_reduce(solo, &work);
-    } else if (work.kind == WORK_ROUND) {
-        map_round(solo, work.own);
     } else {
         do_adopt(solo, &work);
     }
