@@ -13,7 +13,7 @@ DOC = (ROOT / "docs" / "wire.md").read_text()
 def fields_in_code() -> dict[str, tuple[int, int, list[tuple[str, str]]]]:
     """Message name -> (type, limit, fields), as the message code names them."""
     program = ROOT / "build" / "release" / "tests" / "test_msg"
-    command = [program, "every_message_can_name_its_fields"]
+    command: list[str | pathlib.Path] = [program, "every_message_can_name_its_fields"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     messages: dict[str, tuple[int, int, list[tuple[str, str]]]] = {}
     for line in done.stdout.splitlines():
