@@ -128,9 +128,9 @@ struct master {
     uint32_t settings_rank;
     uint64_t refused_instance; /* asked for a rank that is taken, and may ask once more */
 
-    bool founded;      /* version and digest are set */
-    bool begun;        /* the first round has begun: who comes now is no founder */
-    bool finished_any; /* a founder has finished */
+    bool founded;            /* version and digest are set */
+    bool begun;              /* the first round has begun: who comes now is no founder */
+    bool finished_any;       /* a founder has finished */
     bool waiting_told, draining;
     uint64_t version, digest, job_step;
     bool digest_known;

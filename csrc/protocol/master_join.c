@@ -331,6 +331,7 @@ void join_gone(struct master *master, struct node *node, bool goodbye, bool fini
     text_copy(event->text, sizeof event->text, why);
     bool in_round = gone.standing == STANDING_EXCHANGING || gone.standing == STANDING_DONE;
     if (master->phase == MASTER_EXCHANGING && in_round) {
+        master->attempts = 0; /* with fewer members it is another attempt */
         verdict_abort(master, gone.identity.node_rank, why, out);
     }
 }

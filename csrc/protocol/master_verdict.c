@@ -148,6 +148,7 @@ static uint32_t on_whose_account(struct master *master, struct node *node,
     struct event *event = NULL;
     switch (fault->kind) {
     case FAULT_NONFINITE:
+        master->attempts = node->left_out ? master->attempts : 0; /* the next one is another */
         node->left_out = true;
         event = master_event_add(out, EVENT_NONFINITE, node->identity.node_rank);
         event->id = fault->id;

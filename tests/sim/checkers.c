@@ -154,11 +154,29 @@ void check_applied(struct world *world, struct sim_node *node, const struct roun
     }
 }
 
+/* Each rank of the last list is here again, though perhaps as another process. */
+static bool all_expected(struct world *world)
+{
+    for (uint32_t i = 0; i < world->master->expect_count; i++) {
+        bool here = false;
+        for (uint32_t j = 0; j < world->master->node_count; j++) {
+            const struct node *node = &world->master->nodes[j];
+            here =
+                here || (node->used && node->identity.node_rank == world->master->expect_ranks[i]);
+        }
+        if (!here) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Promise 6. A master that settles without a node that is alive but does not come (cut off for
  * longer than the waits allow) may make versions again: from then on only the job as the master
  * knows it is looked at. */
 void check_settled(struct world *world, const struct event *event)
 {
+    bool early = false;
     for (uint32_t i = 1; i <= world->node_count; i++) {
         const struct sim_node *node = &world->nodes[i];
         if (!world->procs[i].alive || !node->member->joined || node->over) {
@@ -169,6 +187,10 @@ void check_settled(struct world *world, const struct event *event)
             const struct node *known = &world->master->nodes[j];
             here = here || (known->used && known->identity.instance == node->instance);
         }
+        if (!here && world->now_us + 2000 < world->settling_us + MASTER_FOUND_US * 99 / 100 &&
+            node->version != UINT64_MAX) {
+            early = true;
+        }
         world->excused = world->excused || !here;
         bool doubtful = node->member->state == MEMBER_IN_ROUND;
         if (here && node->member->held.held && !doubtful && event->kind == EVENT_SETTLED &&
@@ -177,6 +199,10 @@ void check_settled(struct world *world, const struct event *event)
                      (unsigned long long)world->master->version, node->rank,
                      (unsigned long long)node->member->held.version);
         }
+    }
+    if (early && world->master->expect_count > 0 && !all_expected(world)) {
+        sim_fail(world, "promise 6: settled after %.3f s without a member that is alive",
+                 (double)(world->now_us - world->settling_us) / 1e6);
     }
     bool lost = event->kind == EVENT_SETTLED && world->master->version < world->master_version;
     for (uint32_t i = 1; lost && !world->excused && i <= world->node_count; i++) {
@@ -198,6 +224,9 @@ static bool explained(const struct world *world, const struct sim_node *node, in
 {
     if (world->fault_count == 0 && rc != SOLO_EOVER) {
         return false;
+    }
+    if (rc == SOLO_EABORTED) {
+        return false; /* whoever makes rounds fail is found and dropped before that */
     }
     bool few = world->master->listed_count < world->min_nodes;
     return rc == SOLO_EOVER || rc == SOLO_ECLOSED || world->over || few ||

@@ -33,6 +33,9 @@ static void plan_one(struct world *world, uint32_t index)
                                    .other = any_proc(world),
                                    .comes_back = sim_chance(world, 70)};
     fault->group = ((uint64_t)sim_random(world, UINT32_MAX) << 32) | sim_random(world, UINT32_MAX);
+    if (fault->type == TROUBLE_ONE_WAY && fault->proc != SIM_MASTER && sim_chance(world, 30)) {
+        fault->for_us = 120000000; /* they never reach each other: somebody has to go */
+    }
     if (fault->proc == SIM_MASTER) {
         fault->comes_back = true; /* a job without a master for ever ends in timeouts alone */
     }
@@ -118,7 +121,8 @@ static void script_fault(struct world *world, struct trouble_plan *fault)
     if (fault->proc == SIM_MASTER || !world->procs[fault->proc].alive) {
         return;
     }
-    node->nan_next = node->nan_next || fault->type == TROUBLE_NAN;
+    node->nan = node->nan || fault->type == TROUBLE_NAN;
+    node->unseen_next = node->unseen_next || fault->type == TROUBLE_UNSEEN;
     node->flip_next = node->flip_next || fault->type == TROUBLE_FLIP;
     node->memory_next = node->memory_next || fault->type == TROUBLE_MEMORY;
     if (fault->type == TROUBLE_LEAVE && node->joined && !node->over) {
@@ -154,6 +158,7 @@ void faults_do(struct world *world, struct trouble_plan *fault)
     case TROUBLE_NAN:
     case TROUBLE_FLIP:
     case TROUBLE_MEMORY:
+    case TROUBLE_UNSEEN:
     case TROUBLE_LEAVE:
         script_fault(world, fault);
         return;

@@ -89,6 +89,7 @@ enum trouble {
     TROUBLE_NAN,
     TROUBLE_FLIP,   /* a byte of a payload is changed on its way */
     TROUBLE_MEMORY, /* a bit of its anchor falls over */
+    TROUBLE_UNSEEN, /* a payload is changed, and no checksum tells */
     TROUBLE_LEAVE,
     TROUBLE_TYPES,
 };
@@ -141,7 +142,7 @@ struct sim_node {
     uint64_t committed_steps;         /* of this life: what is in committed rounds ends here */
     uint64_t interval, step_us, turn_us, boundary_us;
     uint64_t wait_since_us;
-    bool nan_next, flip_next, memory_next;
+    bool nan, flip_next, memory_next, unseen_next;
     uint32_t merges, rejoins, errors;
     int last_rc;
 };
@@ -177,6 +178,8 @@ struct world {
     struct master *master;
     struct master_out *master_out;
     uint64_t master_version; /* highest that was committed */
+    uint64_t settling_us;    /* since when it settles */
+    bool settling;
     struct out *out;
     struct sim_node nodes[SIM_NODES_MAX + 1];
     uint32_t node_count, founders;

@@ -19,6 +19,8 @@ void chief_start(struct world *world)
     };
     snprintf(config.job_id, sizeof config.job_id, "sim");
     sim_trace(world, "m starts, life %u", proc->life);
+    world->settling = true;
+    world->settling_us = world->now_us;
     master_init(world->master, &config, sim_clock(world, SIM_MASTER));
     struct master_event tick = {.type = MASTER_TICK};
     feed(world, &tick);
@@ -105,6 +107,16 @@ static void act(struct world *world, const struct master_action *action, struct 
     }
 }
 
+/* The phase may be over again in the same step, so its beginning is taken from the machine. */
+static void note_settling(struct world *world)
+{
+    bool settling = world->master->phase == MASTER_SETTLING;
+    if (settling && !world->settling) {
+        world->settling_us = world->now_us;
+    }
+    world->settling = settling;
+}
+
 static void feed(struct world *world, struct master_event *event)
 {
     struct master_out *out = world->master_out;
@@ -112,6 +124,7 @@ static void feed(struct world *world, struct master_event *event)
         event->now_us = sim_clock(world, SIM_MASTER);
         master_step(world->master, event, out);
         world->steps++;
+        note_settling(world);
         struct blob *members = NULL;
         for (uint32_t i = 0; i < out->count && !world->failure[0]; i++) {
             act(world, &out->actions[i], &members);

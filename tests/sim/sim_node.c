@@ -138,7 +138,7 @@ void node_start(struct world *world, uint32_t proc)
     node->attached = node->joined = node->waiting = node->final = node->over = false;
     node->steps_done = node->steps_at_anchor = node->committed_steps = 0;
     node->encoding = 0;
-    node->nan_next = node->flip_next = node->memory_next = false;
+    node->nan = node->flip_next = node->memory_next = node->unseen_next = false;
     node->version = UINT64_MAX;
     for (uint32_t i = 0; i < world->cells; i++) {
         node->local[i] = mix(node->instance, i); /* its own random start */
@@ -271,8 +271,7 @@ static void do_encode(struct world *world, struct sim_node *node, uint32_t chunk
     }
     struct sim_event *event = later(world, node, SIM_ENCODED, 300);
     event->chunk = chunk;
-    event->ok = !node->nan_next;
-    node->nan_next = false;
+    event->ok = !node->nan; /* until the merge is over: the values are the same */
 }
 
 static void do_reduce(struct world *world, struct sim_node *node, uint32_t chunk)
@@ -410,7 +409,7 @@ static void do_complete(struct world *world, struct sim_node *node)
               result->rc, result->outcome, (unsigned long long)result->version, result->attempts,
               result->rc < 0 ? node->member->text : "");
     check_complete(world, node, result);
-    node->waiting = false;
+    node->waiting = node->nan = false;
     node->last_rc = result->rc;
     if (result->rc == 0) {
         take_anchor(world, node);
@@ -762,6 +761,15 @@ bool node_header(struct world *world, struct sim_event *event)
     return true;
 }
 
+/* A payload that memory or a card changed after its checksum was looked at. */
+static void change_unseen(struct sim_node *node, uint64_t *cells, uint32_t count)
+{
+    if (node->unseen_next && count > 0) {
+        cells[0] ^= 1u << 7;
+        node->unseen_next = false;
+    }
+}
+
 static void store(struct world *world, struct sim_node *node, uint32_t peer,
                   const struct sim_event *event)
 {
@@ -773,11 +781,13 @@ static void store(struct world *world, struct sim_node *node, uint32_t peer,
         struct span span = span_of(world, &plan, frame->chunk);
         uint64_t *into = frame->flags & FRAME_MOMENTUM ? node->staged_momentum : node->staged;
         memcpy(into + span.first, event->blob->cells, span.count * sizeof *into);
+        change_unseen(node, into + span.first, span.count);
         return;
     }
     struct span span = span_of(world, &round->plan, frame->chunk);
     if (frame->type == FRAME_MEAN) {
         memcpy(node->mean + span.first, event->blob->cells, span.count * sizeof *node->mean);
+        change_unseen(node, node->mean + span.first, span.count);
         node->mean_digest += cells_digest(node->mean + span.first, span.count, frame->chunk);
         return;
     }

@@ -6,6 +6,7 @@
 
 #include "sim.h"
 
+#define SIM_EVENTS_MAX      20000000u
 #define CONNECT_DEADLINE_US 5000000u
 #define BROKEN_AFTER_US     6000000u /* of silence in one direction (TCP_USER_TIMEOUT) */
 
@@ -571,6 +572,9 @@ bool world_run(struct world *world)
             break;
         }
         world->now_us = event.at_us;
+        if (world->events > SIM_EVENTS_MAX) {
+            sim_fail(world, "it does not come to an end");
+        }
         if (still_wanted(world, &event)) {
             if (put_off(world, &event)) {
                 continue;
