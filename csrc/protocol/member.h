@@ -68,6 +68,7 @@
  *                 half sent is finished from a copy (or its link is lost: LINK_DOWN).
  * FETCH           send FETCH for (kind, chunk of plan_init_state, version). STATE goes to a
  *                 staging place: the held anchor stays whole until ADOPT, another may need it.
+ *                 A FETCH of another version than the one before: STATE in progress is diverted.
  * SERVE           send that chunk of the held anchor or momentum as STATE; SENT when over.
  * NO_STATE        answer that it is not held.
  * DROP_SERVES     the held state is about to change: as DROP_ROUND, for STATE sends.
