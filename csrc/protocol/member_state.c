@@ -60,6 +60,12 @@ void state_catchup(struct member *member, const struct msg_catchup *order, struc
     if (member->catchup.adopting || merge_applying(member)) {
         return; /* it is told what is held when that is over, and will ask again */
     }
+    bool held = member->held.held && !member->catchup.active && !order->own &&
+                member->held.version == order->version && member->held.digest == order->digest;
+    if (held) {
+        state_tell(member, out); /* the master had not heard yet that it is here */
+        return;
+    }
     bool more_donors = member->catchup.active && order->version == member->order.version &&
                        order->digest == member->order.digest && !order->own;
     if (member->state == MEMBER_IN_ROUND) {

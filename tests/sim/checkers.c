@@ -233,6 +233,14 @@ static bool explained(const struct world *world, const struct sim_node *node, in
            node->wait_since_us < quiet_us(world);
 }
 
+void check_joined(struct world *world, struct sim_node *node, const struct member_result *result)
+{
+    if (result->rc < 0 && !explained(world, node, result->rc)) {
+        sim_fail(world, "promise 5: n%u could not join: %s: %s", node->rank,
+                 solo_error_name(result->rc), node->member->text);
+    }
+}
+
 void check_complete(struct world *world, struct sim_node *node, const struct member_result *result)
 {
     if (!node->waiting) {

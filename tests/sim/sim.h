@@ -255,6 +255,7 @@ void check_verdict(struct world *world, enum frame_type type, const struct msg_v
 void check_settled(struct world *world, const struct event *event);
 void check_free(struct world *world);
 void check_applied(struct world *world, struct sim_node *node, const struct round_id *id);
+void check_joined(struct world *world, struct sim_node *node, const struct member_result *result);
 void check_complete(struct world *world, struct sim_node *node, const struct member_result *result);
 void check_waits(struct world *world);
 void check_end(struct world *world);

@@ -388,6 +388,7 @@ static void do_joined(struct world *world, struct sim_node *node)
     node->last_rc = result->rc;
     sim_trace(world, "n%u JOINED rc %d version %llu %s", node->rank, result->rc,
               (unsigned long long)result->version, result->rc < 0 ? node->member->text : "");
+    check_joined(world, node, result);
     if (result->rc == 0) {
         node->joined = true;
         take_anchor(world, node);
