@@ -59,6 +59,9 @@ int index_pickle(struct solo_ckpt *ckpt)
     ckpt->has_pickle = true;
     TRY(pickle_run(&ckpt->pickle));
     ckpt->info.protocol = ckpt->pickle.protocol;
+    if (ckpt->pickle.storages.count) {
+        FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0, "the pickle refers to storages it does not hold");
+    }
     return pickle_finish(&ckpt->pickle);
 }
 

@@ -69,10 +69,12 @@ static int read_record(struct solo_ckpt *ckpt, const struct solo_ckpt_record *re
                      faults_name(record->name, record->name_bytes));
         faults_take(&ckpt->faults, SOLO_CKPT_CHECKSUM, record->offset, rc);
         free(*room_out);
+        *room_out = NULL;
         return rc;
     }
     if (rc < 0) {
         free(*room_out);
+        *room_out = NULL;
         return faults_take(&ckpt->faults, SOLO_CKPT_MISMATCH, record->header_offset, rc);
     }
     *data_out = *room_out + before;

@@ -317,6 +317,7 @@ int pickle_run(struct pickle *pickle)
 {
     pickle->stack.count = pickle->marks.count = pickle->memo.count = 0;
     pickle->protocol = 0;
+    TRY(grow(&pickle->stack, 1, sizeof(uint64_t)));
     if (!pickle->words.count) {
         uint64_t unused; /* index 0 means "no run" */
         TRY(pickle_words(pickle, 1, &unused));

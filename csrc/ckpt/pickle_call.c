@@ -285,7 +285,7 @@ static int take_shape(struct pickle *pickle, uint64_t sizes, uint64_t strides,
         pickle_tuple(pickle, strides, &stride) != dims || dims > PICKLE_DIMS_MAX) {
         return wrong(pickle, "a tensor's sizes and strides do not fit each other");
     }
-    TRY(grow(&pickle->shapes, 2 * dims, sizeof(uint64_t)));
+    TRY(grow(&pickle->shapes, 2 * dims + 1, sizeof(uint64_t)));
     uint64_t *shape = (uint64_t *)pickle->shapes.items + pickle->shapes.count;
     *last = 0;
     *elements = 1;

@@ -329,6 +329,8 @@ int safetensors_parse(const uint8_t *header, size_t size, uint64_t file_bytes,
                           .tensors_max = options->tensors_max,
                           .data_at = 8 + (uint64_t)size,
                           .data_bytes = file_bytes - 8 - size};
+    TRY(grow(&out->shapes, 1, sizeof(uint64_t))); /* so that there is an address to count from */
+    TRY(grow(&out->texts, 1, 1));
     int rc = scan_is_utf8(header, size)
                  ? parse_header(&parse)
                  : FAULT(faults, SOLO_CKPT_DAMAGED, 8, "the safetensors header is not UTF-8");
