@@ -60,7 +60,8 @@ int index_pickle(struct solo_ckpt *ckpt)
     TRY(pickle_run(&ckpt->pickle));
     ckpt->info.protocol = ckpt->pickle.protocol;
     if (ckpt->pickle.storages.count) {
-        FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0, "the pickle refers to storages it does not hold");
+        FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0,
+              "the pickle refers to storages it does not hold");
     }
     return pickle_finish(&ckpt->pickle);
 }

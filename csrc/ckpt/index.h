@@ -21,6 +21,7 @@ struct solo_ckpt {
     struct pickle pickle;
     struct safetensors safetensors;
     bool has_pickle;
+    uint64_t inflated_bytes; /* of compressed records, together */
 };
 
 /* One for each container; faults are kept, errors are those of solo_ckpt_open. */

@@ -175,6 +175,15 @@ static void join_storage(struct solo_ckpt *ckpt, struct solo_ckpt_storage *stora
               faults_name(storage->key, storage->key_bytes), record->bytes, storage->bytes);
         return;
     }
+    if (record->method != 0) {
+        ckpt->inflated_bytes = add_capped(ckpt->inflated_bytes, record->bytes);
+        if (ckpt->inflated_bytes > pickle_inflated_max(ckpt->info.file_bytes)) {
+            FAULT(&ckpt->faults, SOLO_CKPT_LIMIT, record->header_offset,
+                  "compressed records become more than %" PRIu64 " bytes",
+                  pickle_inflated_max(ckpt->info.file_bytes));
+            return;
+        }
+    }
     storage->offset = record->offset;
     storage->header_offset = record->header_offset;
     storage->packed_bytes = record->packed_bytes;

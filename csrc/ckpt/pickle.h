@@ -21,6 +21,12 @@
     (1ull << 30) /* bytes that a tensor may pretend to have beyond its
                                             storage, or 4 times the file */
 
+/* What compressed data of a file may become, together. */
+static inline uint64_t pickle_inflated_max(uint64_t file_bytes)
+{
+    return add_capped(64u << 20, multiply_capped(file_bytes, 16));
+}
+
 /* A value is a type in the low bits and an inline number, an offset into the pickle, an index
  * of a table or of `words`. */
 #define VALUE_BITS 5u

@@ -265,9 +265,9 @@ int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
     storage.location_bytes = (uint32_t)location_bytes;
     uint64_t elements = (uint64_t)value_int(items[4]);
     storage.bytes = storage.packed_bytes = multiply_capped(elements, dtype_bits(type->dtype)) / 8;
-    if (storage.bytes > pickle->file_bytes) {
+    if (storage.bytes > pickle_inflated_max(pickle->file_bytes)) {
         return FAULT(pickle->faults, SOLO_CKPT_MISMATCH, pickle->base + pickle->at,
-                     "storage %s of %" PRIu64 " elements is larger than the file",
+                     "storage %s of %" PRIu64 " elements is far larger than the file",
                      faults_name(storage.key, storage.key_bytes), elements);
     }
     return add_storage(pickle, &storage, out);

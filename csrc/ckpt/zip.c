@@ -212,28 +212,49 @@ static int by_header(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* The data's place follows from the next header: the local extra field is the only unknown,
- * and torch pads it so that the data is aligned. A local header is compared before its data
- * is used, so that a wrong guess is a fault and never wrong data. */
-static void place_data(struct solo_ckpt_record *record, const struct zip_place *place)
+/* Where the data would be if it ended, with one of the known descriptors, where the next header
+ * begins: aligned as torch pads it, or right behind a name without extra field. NONE: neither. */
+static uint64_t guess(const struct solo_ckpt_record *record, const struct zip_place *place,
+                      bool aligned)
 {
-    static const unsigned descriptors[] = {16, 24, 12, 20};
+    static const unsigned descriptors[] = {16, 24}; /* of 32 and 64 bits, with signature */
     uint64_t least = record->header_offset + ZIP_LOCAL_BYTES + place->full_bytes;
-    unsigned count = place->flags & FLAG_DESCRIPTOR ? 4 : 0;
+    /* torch leaves the descriptor out for empty records alone */
+    unsigned count = place->flags & FLAG_DESCRIPTOR ? 2 : 0;
     for (unsigned i = 0; i <= count; i++) {
         uint64_t descriptor = i < count ? descriptors[i] : 0;
-        if (count && record->bytes && i == count) {
-            continue; /* torch leaves the descriptor out only for empty records */
-        }
-        if (place->end < add_capped(add_capped(least, record->packed_bytes), descriptor)) {
+        uint64_t need = add_capped(add_capped(least, record->packed_bytes), descriptor);
+        if ((count && record->bytes && i == count) || place->end < need) {
             continue;
         }
         uint64_t offset = place->end - descriptor - record->packed_bytes;
-        bool padded = offset % ALIGNMENT == 0 && offset - least < 4096;
-        if (padded || offset == least) {
-            record->offset = offset;
+        if (aligned ? offset % ALIGNMENT == 0 && offset - least <= UINT16_MAX : offset == least) {
+            return offset;
+        }
+    }
+    return SOLO_CKPT_NONE;
+}
+
+/* The data's places follow from the next headers: the local extra fields are the only unknown.
+ * One rule must fit all records, else the local headers are read. Each is compared with its
+ * header before its data is used anyway, so that a wrong guess is never wrong data. */
+static void place_data(struct zip *zip)
+{
+    for (int aligned = 1; aligned >= 0; aligned--) {
+        size_t placed = 0;
+        for (; placed < zip->count; placed++) {
+            struct solo_ckpt_record *record = &zip->records[placed];
+            record->offset = guess(record, &zip->places[placed], aligned);
+            if (record->offset == SOLO_CKPT_NONE) {
+                break;
+            }
+        }
+        if (placed == zip->count) {
             return;
         }
+    }
+    for (size_t i = 0; i < zip->count; i++) {
+        zip->records[i].offset = SOLO_CKPT_NONE;
     }
 }
 
@@ -332,9 +353,7 @@ static void fill(struct zip *zip, struct entry *entries, const struct zip_end *e
         return;
     }
     if (!faults->count) {
-        for (size_t i = 0; i < zip->count; i++) {
-            place_data(&zip->records[i], &zip->places[i]);
-        }
+        place_data(zip);
     }
     strip_top(zip, faults);
     check_names(zip, faults);

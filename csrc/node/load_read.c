@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/plan.h"
+#include "ckpt/read_plan.h"
 #include "os/crew.h"
 #include "os/file.h"
 
@@ -30,7 +30,7 @@ struct part {
 struct solo_reading {
     struct solo_file *file;
     struct solo_read_options options;
-    struct plan plan;
+    struct read_plan plan;
     struct part *parts;
     struct crew *crew;
     uint8_t *rooms; /* per thread: sink of gaps, or the bounce buffer of direct reads */
@@ -42,7 +42,7 @@ struct solo_reading {
 
 struct block { /* what one turn of a piece works on */
     struct solo_reading *reading;
-    const struct plan_piece *piece;
+    const struct read_plan_piece *piece;
     uint8_t *room;
     uint64_t at, end;
     size_t next; /* the read that holds or follows `at` */
@@ -60,7 +60,7 @@ static uint8_t *place(const struct solo_ckpt_read *read, uint64_t at)
 }
 
 /* Whether the whole piece lies in memory as it lies in the file, gaps included. */
-static bool is_uniform(const struct solo_reading *reading, const struct plan_piece *piece)
+static bool is_uniform(const struct solo_reading *reading, const struct read_plan_piece *piece)
 {
     struct solo_ckpt_read *const *reads = reading->plan.order + piece->first;
     if (!reading->options.gaps_writable) {
@@ -74,7 +74,7 @@ static bool is_uniform(const struct solo_reading *reading, const struct plan_pie
     return true;
 }
 
-static void add_crc(struct solo_reading *reading, const struct plan_piece *piece,
+static void add_crc(struct solo_reading *reading, const struct read_plan_piece *piece,
                     const struct segment *segment)
 {
     if (segment->read && segment->read->crc) {
@@ -102,7 +102,8 @@ static int check_header(struct solo_reading *reading, const struct solo_ckpt_rea
     return solo_ckpt_local_check(read->ckpt, &storages[read->storage], in_memory, (size_t)bytes);
 }
 
-static int check_headers(struct solo_reading *reading, const struct plan_piece *piece, bool uniform)
+static int check_headers(struct solo_reading *reading, const struct read_plan_piece *piece,
+                         bool uniform)
 {
     for (size_t i = 0; i < piece->count; i++) {
         const struct solo_ckpt_read *read = reading->plan.order[piece->first + i];
@@ -207,7 +208,8 @@ static int read_direct(struct block *block, bool uniform)
 static int read_piece(void *context, uint32_t thread, size_t item)
 {
     struct solo_reading *reading = context;
-    const struct plan_piece *piece = (struct plan_piece *)reading->plan.pieces.items + item;
+    const struct read_plan_piece *piece =
+        (struct read_plan_piece *)reading->plan.pieces.items + item;
     struct block block = {.reading = reading,
                           .piece = piece,
                           .at = piece->offset,
@@ -246,8 +248,8 @@ static bool wants_direct(struct solo_reading *reading, const struct solo_ckpt_re
 static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, size_t count)
 {
     reading->direct = wants_direct(reading, reads, count);
-    TRY(plan_make(reads, count, reading->direct ? GAP_DIRECT_MAX : GAP_MAX,
-                  reading->direct ? PIECE_DIRECT_BYTES : PIECE_BYTES, &reading->plan));
+    TRY(read_plan_make(reads, count, reading->direct ? GAP_DIRECT_MAX : GAP_MAX,
+                       reading->direct ? PIECE_DIRECT_BYTES : PIECE_BYTES, &reading->plan));
     uint32_t threads = reading->options.threads;
     if (!threads) {
         threads = crew_processors();
@@ -294,7 +296,7 @@ int solo_read_start(struct solo_file *file, struct solo_ckpt_read *reads, size_t
 
 static void join_checksums(struct solo_reading *reading)
 {
-    const struct plan_piece *pieces = reading->plan.pieces.items;
+    const struct read_plan_piece *pieces = reading->plan.pieces.items;
     for (size_t i = 0; i < reading->plan.pieces.count; i++) {
         for (size_t k = 0; k < pieces[i].count; k++) {
             struct solo_ckpt_read *read = reading->plan.order[pieces[i].first + k];
@@ -334,7 +336,7 @@ void solo_read_free(struct solo_reading *reading)
 {
     if (reading) {
         crew_free(reading->crew);
-        plan_free(&reading->plan);
+        read_plan_free(&reading->plan);
         free(reading->parts);
         free(reading->rooms);
         free(reading);

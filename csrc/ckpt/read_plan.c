@@ -1,4 +1,4 @@
-#include "ckpt/plan.h"
+#include "ckpt/read_plan.h"
 
 #include <string.h>
 
@@ -15,13 +15,13 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Cuts one span of neighbours, reads first to last, into pieces. */
-static int cut_span(struct plan *plan, size_t first, size_t last, uint64_t piece_bytes)
+static int cut_span(struct read_plan *plan, size_t first, size_t last, uint64_t piece_bytes)
 {
     uint64_t at = plan->order[first]->offset;
     uint64_t end = plan->order[last]->offset + plan->order[last]->bytes;
     while (at < end) {
         uint64_t stop = (at / piece_bytes + 1) * piece_bytes;
-        struct plan_piece piece = {.offset = at, .first = first, .part = plan->parts};
+        struct read_plan_piece piece = {.offset = at, .first = first, .part = plan->parts};
         piece.bytes = (stop < end ? stop : end) - at;
         uint64_t piece_end = at + piece.bytes;
         size_t next = first;
@@ -35,7 +35,7 @@ static int cut_span(struct plan *plan, size_t first, size_t last, uint64_t piece
         }
         plan->parts += piece.count;
         TRY(grow(&plan->pieces, 1, sizeof piece));
-        ((struct plan_piece *)plan->pieces.items)[plan->pieces.count++] = piece;
+        ((struct read_plan_piece *)plan->pieces.items)[plan->pieces.count++] = piece;
         at = piece_end;
         if (first <= last && plan->order[first]->offset > at) {
             at = plan->order[first]->offset; /* the gap at a cut is nobody's */
@@ -44,7 +44,7 @@ static int cut_span(struct plan *plan, size_t first, size_t last, uint64_t piece
     return 0;
 }
 
-static int cut(struct plan *plan, uint64_t gap_max, uint64_t piece_bytes)
+static int cut(struct read_plan *plan, uint64_t gap_max, uint64_t piece_bytes)
 {
     for (size_t first = 0; first < plan->count;) {
         size_t last = first;
@@ -60,17 +60,17 @@ static int cut(struct plan *plan, uint64_t gap_max, uint64_t piece_bytes)
     return 0;
 }
 
-int plan_make(struct solo_ckpt_read *reads, size_t count, uint64_t gap_max, uint64_t piece_bytes,
-              struct plan *out)
+int read_plan_make(struct solo_ckpt_read *reads, size_t count, uint64_t gap_max,
+                   uint64_t piece_bytes, struct read_plan *out)
 {
-    *out = (struct plan){.order = malloc((count + 1) * sizeof(*out->order))};
+    *out = (struct read_plan){.order = malloc((count + 1) * sizeof(*out->order))};
     if (!out->order) {
         return err_set(SOLO_ENOMEM, "no memory to plan %zu reads", count);
     }
     for (size_t i = 0; i < count; i++) {
         reads[i].crc_found = 0;
         if (add_capped(reads[i].offset, reads[i].bytes) > UINT64_MAX / 2) {
-            plan_free(out);
+            read_plan_free(out);
             return err_set(SOLO_EINVAL, "a read reaches beyond any file");
         }
         if (reads[i].bytes) {
@@ -81,12 +81,12 @@ int plan_make(struct solo_ckpt_read *reads, size_t count, uint64_t gap_max, uint
     qsort(out->order, out->count, sizeof(*out->order), by_offset);
     int rc = cut(out, gap_max, piece_bytes);
     if (rc < 0) {
-        plan_free(out);
+        read_plan_free(out);
     }
     return rc;
 }
 
-void plan_free(struct plan *plan)
+void read_plan_free(struct read_plan *plan)
 {
     free(plan->order);
     plan->order = NULL;
