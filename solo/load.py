@@ -119,7 +119,11 @@ def load(
     with Progress(_name_of(path)) as progress, no_collection():
         request = Request(
             options=Options(
-                tuple(extra), tensors_only, allow_trailing, allow_expanded, dict(limits or {})
+                tuple(extra),
+                tensors_only or only is not None,
+                allow_trailing,
+                allow_expanded,
+                dict(limits or {}),
             ),
             how=How(threads, direct, verify, mode, progress),
             extra=extra,

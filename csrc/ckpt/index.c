@@ -103,7 +103,9 @@ int solo_ckpt_open(const struct solo_ckpt_source *source, const struct solo_ckpt
     ckpt->source = *source;
     ckpt->info.file_bytes = source->size;
     ckpt->head_bytes = source->size < INDEX_HEAD_BYTES ? (size_t)source->size : INDEX_HEAD_BYTES;
-    int rc = index_read(ckpt, 0, ckpt->head_bytes, "the head", &ckpt->head);
+    ckpt->head = malloc(INDEX_HEAD_BYTES);
+    int rc = ckpt->head ? index_bytes(ckpt, 0, ckpt->head, ckpt->head_bytes)
+                        : err_set(SOLO_ENOMEM, "no memory for the head of a file");
     if (rc == 0) {
         ckpt->info.kind = ckpt->options.pickle_only
                               ? SOLO_CKPT_PICKLE

@@ -38,24 +38,27 @@ bool scan_enter(struct scan *json, char bracket)
     return accept(json, bracket) || scan_fail(json, "an object or array is missing");
 }
 
-bool scan_element(struct scan *json, bool *first)
+static bool next_item(struct scan *json, bool *first, char close)
 {
-    char next = scan_peek(json);
-    if (next == ']' || next == '}') {
-        json->at++;
+    if (accept(json, close)) {
         return false;
     }
     if (!*first && !accept(json, ',')) {
         return scan_fail(json, "a comma is missing");
     }
     *first = false;
-    next = scan_peek(json);
+    char next = scan_peek(json);
     return (next && next != ']' && next != '}') || scan_fail(json, "an element is missing");
+}
+
+bool scan_element(struct scan *json, bool *first)
+{
+    return next_item(json, first, ']');
 }
 
 bool scan_key(struct scan *json, bool *first, struct scan_text *key_out)
 {
-    return scan_element(json, first) && scan_string(json, key_out) &&
+    return next_item(json, first, '}') && scan_string(json, key_out) &&
            (accept(json, ':') || scan_fail(json, "a colon is missing"));
 }
 

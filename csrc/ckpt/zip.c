@@ -60,12 +60,12 @@ static int apply_end64(const uint8_t *tail, const uint8_t *end, uint64_t tail_of
                      "the zip64 end record is not where its locator says");
     }
     struct reader reader = reader_of(tail + (offset - tail_offset) + 24, 32);
-    read_u64(&reader); /* records on this disk */
+    uint64_t on_this_disk = read_u64(&reader);
     struct zip_end wide;
     wide.count = read_u64(&reader);
     wide.directory_bytes = read_u64(&reader);
     wide.directory_offset = read_u64(&reader);
-    if ((out->count != 0xffff && out->count != wide.count) ||
+    if (on_this_disk != wide.count || (out->count != 0xffff && out->count != wide.count) ||
         (out->directory_bytes != UINT32_MAX && out->directory_bytes != wide.directory_bytes) ||
         (out->directory_offset != UINT32_MAX && out->directory_offset != wide.directory_offset)) {
         return FAULT(faults, SOLO_CKPT_MISMATCH, offset,

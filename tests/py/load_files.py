@@ -104,8 +104,10 @@ DTYPES = [
 
 def of_dtype(dtype: torch.dtype, count: int = 12) -> torch.Tensor:
     size = count * torch.empty(0, dtype=dtype).element_size()
-    data = torch.arange(size, dtype=torch.uint8) % 2 if dtype == torch.bool else torch.arange(
-        size, dtype=torch.uint8
+    data = (
+        torch.arange(size, dtype=torch.uint8) % 2
+        if dtype == torch.bool
+        else torch.arange(size, dtype=torch.uint8)
     )
     return data.view(dtype).reshape(3, -1)
 
@@ -113,8 +115,15 @@ def of_dtype(dtype: torch.dtype, count: int = 12) -> torch.Tensor:
 def raw(tensor: torch.Tensor) -> bytes:
     if tensor.is_quantized:
         tensor = tensor.int_repr()
-    return bytes(tensor.detach().contiguous().flatten().resolve_conj().resolve_neg()
-                 .view(torch.uint8).numpy())
+    return bytes(
+        tensor.detach()
+        .contiguous()
+        .flatten()
+        .resolve_conj()
+        .resolve_neg()
+        .view(torch.uint8)
+        .numpy()
+    )
 
 
 def assert_same(a: Any, b: Any, path: str = "") -> None:
