@@ -258,73 +258,79 @@ static void fields_status(struct fields *f, struct msg_status *status)
     }
 }
 
-/* Control messages only; a type that carries none is a fault. */
-static void fields_msg(struct fields *f, struct msg *msg)
+/* By type; a type that carries no message has none. */
+static bool fields_of_member(struct fields *f, struct msg *msg)
 {
-    switch (msg->type) {
+    switch ((int)msg->type) {
     case FRAME_JOIN:
         fields_join(f, &msg->as.join);
-        return;
-    case FRAME_ADMIT:
-        fields_admit(f, &msg->as.admit);
-        return;
-    case FRAME_REFUSE:
-        fields_refuse(f, &msg->as.refuse);
-        return;
-    case FRAME_MEMBERS:
-        fields_members(f, msg->table.members);
-        return;
+        return true;
     case FRAME_READY:
         fields_ready(f, &msg->as.ready);
-        return;
-    case FRAME_BEGIN:
-        fields_begin(f, &msg->as.begin);
-        return;
+        return true;
     case FRAME_DONE:
         fields_done(f, &msg->as.done);
-        return;
+        return true;
     case FRAME_FAULT:
         fields_fault(f, &msg->as.fault);
-        return;
-    case FRAME_COMMIT:
-    case FRAME_ABORT:
-        fields_verdict(f, &msg->as.verdict);
-        return;
+        return true;
     case FRAME_HEARTBEAT:
     case FRAME_HEARTBEAT_ACK:
         fields_heartbeat(f, &msg->as.heartbeat);
-        return;
+        return true;
     case FRAME_LEAVE:
         fields_leave(f, &msg->as.leave);
-        return;
-    case FRAME_CATCHUP:
-        fields_catchup(f, &msg->as.catchup);
-        return;
+        return true;
     case FRAME_CAUGHT_UP:
         fields_caught_up(f, &msg->as.caught_up);
-        return;
-    case FRAME_END:
-        fields_end(f, &msg->as.end);
-        return;
-    case FRAME_STATUS:
-        fields_status(f, msg->table.status);
-        return;
+        return true;
     case FRAME_LINK:
         fields_link(f, &msg->as.link);
-        return;
+        return true;
     case FRAME_SUMMON:
     case FRAME_STATUS_ASK:
-        return; /* the type says it all */
-    case FRAME_DELTA:
-    case FRAME_MEAN:
-    case FRAME_FETCH:
-    case FRAME_STATE:
-    case FRAME_NO_STATE:
-    case FRAME_GROUP:
-    case FRAME_TYPE_COUNT:
-        break;
+        return true; /* the type says it all */
+    default:
+        return false;
     }
-    f->ok = false;
+}
+
+static bool fields_of_master(struct fields *f, struct msg *msg)
+{
+    switch ((int)msg->type) {
+    case FRAME_ADMIT:
+        fields_admit(f, &msg->as.admit);
+        return true;
+    case FRAME_REFUSE:
+        fields_refuse(f, &msg->as.refuse);
+        return true;
+    case FRAME_MEMBERS:
+        fields_members(f, msg->table.members);
+        return true;
+    case FRAME_BEGIN:
+        fields_begin(f, &msg->as.begin);
+        return true;
+    case FRAME_COMMIT:
+    case FRAME_ABORT:
+        fields_verdict(f, &msg->as.verdict);
+        return true;
+    case FRAME_CATCHUP:
+        fields_catchup(f, &msg->as.catchup);
+        return true;
+    case FRAME_END:
+        fields_end(f, &msg->as.end);
+        return true;
+    case FRAME_STATUS:
+        fields_status(f, msg->table.status);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void fields_msg(struct fields *f, struct msg *msg)
+{
+    f->ok = (fields_of_member(f, msg) || fields_of_master(f, msg)) && f->ok;
 }
 
 int msg_encode(const struct msg *msg, void *bytes, size_t capacity)

@@ -177,6 +177,7 @@ static bool all_expected(struct world *world)
 void check_settled(struct world *world, const struct event *event)
 {
     bool early = false;
+    uint64_t least_us = world->lease_us > MASTER_FOUND_US ? world->lease_us : MASTER_FOUND_US;
     for (uint32_t i = 1; i <= world->node_count; i++) {
         const struct sim_node *node = &world->nodes[i];
         if (!world->procs[i].alive || !node->member->joined || node->over) {
@@ -187,10 +188,8 @@ void check_settled(struct world *world, const struct event *event)
             const struct node *known = &world->master->nodes[j];
             here = here || (known->used && known->identity.instance == node->instance);
         }
-        if (!here && world->now_us + 2000 < world->settling_us + MASTER_FOUND_US * 99 / 100 &&
-            node->version != UINT64_MAX) {
-            early = true;
-        }
+        early = early || (!here && node->version != UINT64_MAX &&
+                          world->now_us < world->settling_us + least_us / 100 * 99);
         world->excused = world->excused || !here;
         bool doubtful = node->member->state == MEMBER_IN_ROUND;
         if (here && node->member->held.held && !doubtful && event->kind == EVENT_SETTLED &&

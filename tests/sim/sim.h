@@ -1,8 +1,9 @@
 /* sim.h - the protocol's machines in a simulated world: nodes, a master, a network with delay,
  * loss of connections, partitions, crashes, stops, skewed clocks; all from one seed.
  *
- * world.c     time, connections, frames and messages in flight
- * sim_node.c  a node: its driver (node/drive.c's counterpart), its script, its numbers
+ * world.c     time, the queue of events
+ * sim_net.c   the network
+ * sim_node.c, sim_work.c, sim_script.c: a node (sim_node.h)
  * sim_chief.c the master's process
  * faults.c    what goes wrong, and when
  * checkers.c  the promises, looked at while it runs and at the end
@@ -230,7 +231,14 @@ void conn_recheck(struct world *world, uint32_t conn, unsigned side);
 void proc_kill(struct world *world, uint32_t proc, bool silent);
 void world_block(struct world *world, const struct block *block);
 
-/* ---- sim_node.c */
+struct sim_event *sim_push(struct world *world, const struct sim_event *event);
+
+/* ---- sim_net.c */
+void conn_waiting_free(struct conn *conn, unsigned side);
+void conn_forget(struct world *world, uint32_t index);
+void conn_wait(struct world *world, const struct sim_event *event);
+
+/* ---- sim_node.c, sim_work.c, sim_script.c */
 void node_start(struct world *world, uint32_t proc);
 void node_kill(struct world *world, uint32_t proc);
 void node_event(struct world *world, struct sim_event *event);
