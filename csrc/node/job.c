@@ -75,8 +75,11 @@ static int open_areas(struct job *job)
     TRY(area_open(&job->residual, residual, "the codec's residual"));
     TRY(area_open(&job->owner_residual, residual, "the owner's residual"));
     job->pieces = malloc((layout->tensor_count + 1) * sizeof *job->pieces);
-    job->scratch = malloc(codec_bytes(job->codec, JOB_BLOCK_ELEMENTS));
-    if (!job->pieces || !job->scratch) {
+    size_t block_bytes = codec_bytes(job->codec, JOB_BLOCK_ELEMENTS);
+    job->scratch[0] = malloc(block_bytes);
+    job->scratch[1] = malloc(block_bytes);
+    job->own_delta = malloc(PLAN_CHUNK_ELEMENTS_MAX * sizeof(int64_t)); /* the widest */
+    if (!job->pieces || !job->scratch[0] || !job->scratch[1] || !job->own_delta) {
         return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors", layout->tensor_count);
     }
     return 0;
@@ -132,7 +135,9 @@ void job_close(struct job *job)
         area_close(areas[i]);
     }
     free(job->pieces);
-    free(job->scratch);
+    free(job->scratch[0]);
+    free(job->scratch[1]);
+    free(job->own_delta);
     free(job->offsets);
     layout_deinit(&job->layout);
     memset(job, 0, sizeof *job);

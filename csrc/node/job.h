@@ -59,7 +59,8 @@ struct job {
     uint64_t apply_block; /* next block to apply */
     uint64_t apply_digest;
     struct codec_piece *pieces; /* one chunk's worth, at most a piece per tensor */
-    uint8_t *scratch;           /* encoded block */
+    uint8_t *own_delta;         /* encoded chunk: ours of a shard that is ours */
+    uint8_t *scratch[2];        /* encoded blocks */
 };
 
 /* Takes the layout, also on an error. */
@@ -81,9 +82,11 @@ uint64_t job_hash(const struct job *job); /* the digest, calculated anew */
 /* Borrows `data` until the next job_begin, job_release, or the end of job_apply. */
 int job_begin(struct job *job, const struct job_round *round, void *const *data);
 
-/* Our chunk: into `mean` for another owner, into `inbox` for ourselves. SOLO_ENONFINITE: the
- * text names the tensor. */
+/* Our chunk for another owner, into `mean`. What we own ourselves is encoded by job_reduce, while
+ * it is in the cache: here nothing happens then. SOLO_ENONFINITE: the text names the tensor. */
 int job_encode(struct job *job, uint32_t chunk);
+bool job_owns(const struct job *job, uint32_t chunk);
+/* The encoded chunk; one that we own is there from its job_reduce to the next one. */
 const void *job_delta(const struct job *job, uint32_t chunk, uint32_t *size_out);
 
 /* Where the chunk of a member's delta goes. SOLO_EPEER: we do not own it, or a wrong size. */

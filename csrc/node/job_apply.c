@@ -101,7 +101,8 @@ struct part {
 };
 
 /* What the codec lost, kept for the next round. Encoding again gives the same bits as the
- * first time, so no second copy of the residuals is needed while a round may be aborted. */
+ * first time, so no second copy of the residuals is needed while a round may be aborted. (For
+ * a shard of ours the encoded delta is then what the owner's sum takes as our part.) */
 static void keep_residuals(struct job *job, const struct part *part)
 {
     const struct job_round *round = &job->round;
@@ -115,14 +116,15 @@ static void keep_residuals(struct job *job, const struct part *part)
             .residual_out = residual,
             .count = part->count,
         };
-        (void)codec_encode(job->codec, &delta, job->scratch, &bad); /* it was finite before */
+        (void)codec_encode(job->codec, &delta, job->scratch[0], &bad); /* it was finite before */
     }
     if (job_owns(job, part->chunk)) {
         const void *sources[SOLO_MEMBERS_MAX];
         for (uint32_t slot = 0; slot < round->plan.members; slot++) {
-            sources[slot] = round->weights[slot] == 0
-                                ? NULL
-                                : job_inbox_at(job, slot, part->chunk) + part->byte;
+            const uint8_t *from = slot == round->slot
+                                      ? job->scratch[0]
+                                      : job_inbox_at(job, slot, part->chunk) + part->byte;
+            sources[slot] = round->weights[slot] == 0 ? NULL : from;
         }
         float *residual = (float *)job->owner_residual.base + part->flat;
         struct codec_mean mean = {
@@ -133,7 +135,7 @@ static void keep_residuals(struct job *job, const struct part *part)
             .residual_out = residual,
             .count = part->count,
         };
-        (void)codec_reduce(job->codec, &mean, job->scratch, &bad);
+        (void)codec_reduce(job->codec, &mean, job->scratch[1], &bad);
     }
 }
 

@@ -22,12 +22,10 @@ static int refuse_value(const struct job *job, uint64_t element)
     return err_set(SOLO_ENONFINITE, "%s", run.tensor->name);
 }
 
-int job_encode(struct job *job, uint32_t index)
+int job_encode_into(struct job *job, uint32_t index, uint8_t *out)
 {
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
     uint64_t flat = job_flat(job, chunk);
-    uint8_t *out =
-        job_owns(job, index) ? job_inbox_at(job, job->round.slot, index) : job_mean_at(job, index);
     if (chunk.section == SOLO_MAX) {
         job_integers_out(job, (int64_t *)(void *)out, flat, chunk.elements, job->data);
         return 0;
@@ -47,9 +45,13 @@ int job_encode(struct job *job, uint32_t index)
     return 0;
 }
 
+int job_encode(struct job *job, uint32_t chunk)
+{
+    return job_owns(job, chunk) ? 0 : job_encode_into(job, chunk, job_mean_at(job, chunk));
+}
+
 const void *job_delta(const struct job *job, uint32_t chunk, uint32_t *size_out)
 {
     *size_out = job_chunk_bytes(job, chunk);
-    return job_owns(job, chunk) ? job_inbox_at(job, job->round.slot, chunk)
-                                : job_mean_at(job, chunk);
+    return job_owns(job, chunk) ? job->own_delta : job_mean_at(job, chunk);
 }

@@ -16,10 +16,13 @@ const struct codec *job_codec(const struct job *job, enum solo_role section);
 uint64_t job_bytes_of(const struct job *job, struct plan_chunk chunk);
 uint64_t job_flat(const struct job *job, struct plan_chunk chunk); /* its first flat element */
 
-bool job_owns(const struct job *job, uint32_t chunk);
 uint32_t job_chunk_bytes(const struct job *job, uint32_t chunk);
 uint8_t *job_mean_at(const struct job *job, uint32_t chunk);
 uint8_t *job_inbox_at(const struct job *job, uint32_t slot, uint32_t chunk); /* one we own */
+
+/* The encoded chunk of a member's delta; ours is own_delta. */
+const uint8_t *job_source(const struct job *job, uint32_t slot, uint32_t chunk);
+int job_encode_into(struct job *job, uint32_t chunk, uint8_t *out);
 
 /* Fills job->pieces with the caller's memory of a flat range; how many. */
 size_t job_pieces(struct job *job, uint64_t start, uint64_t count, void *const *data);

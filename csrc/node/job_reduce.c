@@ -40,6 +40,11 @@ int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk)
     return check_values(job, chunk, job_inbox_at(job, slot, chunk));
 }
 
+const uint8_t *job_source(const struct job *job, uint32_t slot, uint32_t chunk)
+{
+    return slot == job->round.slot ? job->own_delta : job_inbox_at(job, slot, chunk);
+}
+
 static void reduce_integers(struct job *job, uint32_t index, uint32_t count)
 {
     const struct vec *vec = cpu_vec();
@@ -51,7 +56,7 @@ static void reduce_integers(struct job *job, uint32_t index, uint32_t count)
         if (job->round.weights[slot] == 0) {
             continue;
         }
-        const int64_t *in = (const int64_t *)(const void *)job_inbox_at(job, slot, index);
+        const int64_t *in = (const int64_t *)(const void *)job_source(job, slot, index);
         if (any) {
             vec->max_i64(out, out, in, count);
         } else {
@@ -68,7 +73,7 @@ static int reduce_floats(struct job *job, uint32_t index, struct plan_chunk chun
 {
     const void *sources[SOLO_MEMBERS_MAX];
     for (uint32_t slot = 0; slot < job->round.plan.members; slot++) {
-        sources[slot] = job->round.weights[slot] == 0 ? NULL : job_inbox_at(job, slot, index);
+        sources[slot] = job->round.weights[slot] == 0 ? NULL : job_source(job, slot, index);
     }
     bool lossy = chunk.section == SOLO_PARAM && job->owner_residual.base;
     uint64_t flat = job_flat(job, chunk);
@@ -96,6 +101,9 @@ static void add_digest(struct job *job, uint32_t chunk)
 int job_reduce(struct job *job, uint32_t index)
 {
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
+    if (job->round.weights[job->round.slot] != 0) {
+        TRY(job_encode_into(job, index, job->own_delta));
+    }
     if (chunk.section == SOLO_MAX) {
         reduce_integers(job, index, chunk.elements);
     } else {

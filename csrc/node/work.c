@@ -161,16 +161,21 @@ static bool all_zero(const uint8_t *bytes, size_t size)
     return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-static void do_encode(struct solo *solo, const struct work *work)
+/* What equal deltas are found by. */
+static void note_delta(struct solo *solo, uint32_t chunk)
 {
-    int rc = job_encode(&solo->job, work->chunk);
     uint32_t size;
-    const void *bytes = job_delta(&solo->job, work->chunk, &size);
+    const void *bytes = job_delta(&solo->job, chunk, &size);
     size = size < WORK_TWIN_BYTES ? size : WORK_TWIN_BYTES;
-    if (rc >= 0 && !all_zero(bytes, size)) {
-        solo->delta_digest += digest_chunk(work->chunk, bytes, size);
+    if (!all_zero(bytes, size)) {
+        solo->delta_digest += digest_chunk(chunk, bytes, size);
     }
-    struct member_event event = drive_event(solo, MEMBER_ENCODED);
+}
+
+static void feed_done(struct solo *solo, enum member_event_type type, const struct work *work,
+                      int rc)
+{
+    struct member_event event = drive_event(solo, type);
     event.id = work->id;
     event.chunk = work->chunk;
     event.ok = rc >= 0;
@@ -178,16 +183,23 @@ static void do_encode(struct solo *solo, const struct work *work)
     drive_feed(solo, &event);
 }
 
+static void do_encode(struct solo *solo, const struct work *work)
+{
+    int rc = job_encode(&solo->job, work->chunk);
+    if (rc >= 0 && !job_owns(&solo->job, work->chunk)) {
+        note_delta(solo, work->chunk);
+    }
+    feed_done(solo, MEMBER_ENCODED, work, rc);
+}
+
+/* What is not finite, of ours or in the sum, is told as a failed encoding, which it is. */
 static void do_reduce(struct solo *solo, const struct work *work)
 {
     int rc = job_reduce(&solo->job, work->chunk);
-    /* A mean that overflows although its parts did not is told as this node's fault. */
-    struct member_event event = drive_event(solo, rc < 0 ? MEMBER_ENCODED : MEMBER_REDUCED);
-    event.id = work->id;
-    event.chunk = work->chunk;
-    event.ok = rc >= 0;
-    event.text = err_text();
-    drive_feed(solo, &event);
+    if (rc >= 0 && solo->job.round.weights[solo->job.round.slot] != 0) {
+        note_delta(solo, work->chunk);
+    }
+    feed_done(solo, rc < 0 ? MEMBER_ENCODED : MEMBER_REDUCED, work, rc);
 }
 
 static void offer_state(struct solo *solo)

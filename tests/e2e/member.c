@@ -34,7 +34,7 @@ static void on_terminate(int number)
     (void)number;
     asked_to_leave = 1;
     if (running_master) {
-        solo_master_stop(running_master);
+        solo_master_stop(running_master); /* NOLINT(bugprone-signal-handler): solo.h allows it */
     }
 }
 

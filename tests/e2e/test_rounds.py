@@ -195,7 +195,7 @@ def test_without_a_master_a_merge_ends_in_a_typed_error_within_its_deadline(
 ) -> None:
     with running(tmp_path) as job:
         master = job.master()
-        member = job.member(0, *SLOW, "--timeout-ms", "2000")
+        member = job.member(0, *SLOW, "--timeout-ms", "5000")
         member.reach(2)
         master.kill()
         assert member.end() == 1

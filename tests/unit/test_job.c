@@ -262,14 +262,20 @@ TEST(a_member_of_weight_zero_takes_the_others_mean)
 TEST(a_value_that_is_not_finite_is_told_by_the_tensors_name)
 {
     open_members(2, "int8", "avg");
-    floats(0, 4)[100] = INFINITY;
+    floats(0, 4)[counts[4] - 1] = INFINITY; /* of the other's shard */
     begin(2, NULL, false, 0);
+    struct job *job = &members[0].job;
     int rc = 0;
-    for (uint32_t chunk = 0; chunk < members[0].job.round.plan.chunk_count && rc == 0; chunk++) {
-        rc = job_encode(&members[0].job, chunk);
+    for (uint32_t chunk = 0; chunk < job->round.plan.chunk_count && rc == 0; chunk++) {
+        rc = job_encode(job, chunk);
     }
     CHECK_EQ(rc, SOLO_ENONFINITE);
     CHECK_STR(solo_error_text(), "big");
+    floats(0, 4)[counts[4] - 1] = 0;
+    floats(0, 0)[5] = NAN; /* of its own: found when it is summed */
+    encode_and_send(1);
+    CHECK_EQ(job_reduce(job, 0), SOLO_ENONFINITE);
+    CHECK_STR(solo_error_text(), "a");
     close_members();
 }
 

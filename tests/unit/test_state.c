@@ -11,7 +11,7 @@
 #define ELEMENTS 500000u
 
 static char folder[64];
-static float *weights;
+static float weights[ELEMENTS];
 static int64_t steps;
 static void *data[2];
 
@@ -26,12 +26,24 @@ static void open_job(struct job *job, const char *rule, uint64_t elements)
     CHECK_EQ(job_open(job, &layout, &config), 0);
 }
 
+static void remove_folder(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/x.state", folder);
+    unlink(path);
+    rmdir(folder);
+}
+
 static void make_values(float first)
 {
+    if (folder[0]) {
+        remove_folder();
+    } else {
+        atexit(remove_folder);
+    }
     snprintf(folder, sizeof folder, "%s/solo-state-XXXXXX",
              getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     CHECK(mkdtemp(folder));
-    weights = malloc(ELEMENTS * sizeof *weights);
     for (uint32_t i = 0; i < ELEMENTS; i++) {
         weights[i] = first + (float)i;
     }
