@@ -5,8 +5,10 @@
 #include "base/bytes.h"
 #include "base/err.h"
 
-#define HELLO_NO_TOKEN "solo: no token, trusted network\n" /* 32 bytes, in a proof's place */
 #define TRANSCRIPT_MAX 96u
+
+/* In a proof's place, without a final zero. */
+static const char no_token[HELLO_PROOF_BYTES] = "solo: no token, trusted network\n";
 
 enum { FLAG_TOKEN = 1 };
 
@@ -36,7 +38,7 @@ static bool has_token(const struct hello *hello)
 static void proof_of(const struct hello *hello, bool by_server, uint8_t *proof)
 {
     if (!has_token(hello)) {
-        memcpy(proof, HELLO_NO_TOKEN, HELLO_PROOF_BYTES);
+        memcpy(proof, no_token, sizeof no_token);
         return;
     }
     uint8_t transcript[TRANSCRIPT_MAX];

@@ -8,7 +8,7 @@
  *
  * proof = HMAC-SHA256(token, label || role || job hash || nonce c || nonce s), the label being
  * "solo server" or "solo client", so that no proof can be sent back or carried to another
- * connection. Without a token both proofs are the fixed marker HELLO_NO_TOKEN. Versions that
+ * connection. Without a token both proofs are a fixed marker. Versions that
  * differ are told in words before the connection closes. Byte tables: docs/wire.md.
  *
  * Pure: the HMAC is passed in, nonces too; the caller moves the bytes and keeps the deadline. */

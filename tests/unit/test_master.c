@@ -598,6 +598,20 @@ TEST(a_fresh_process_with_the_rank_proves_that_the_old_one_is_dead)
     CHECK_EQ(sent(1, FRAME_CATCHUP)->as.catchup.version, 4);
 }
 
+TEST(a_member_that_comes_back_with_a_later_version_is_believed)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    clear();
+    say(5, back(5, 9, 99));
+    CHECK(sent(0, FRAME_ABORT));
+    CHECK_EQ(master.version, 9);
+    CHECK_EQ(sent(0, FRAME_CATCHUP)->as.catchup.version, 9);
+    tick(MASTER_GATHER_US);
+    CHECK_EQ(last_members.listed_count, 1);
+    CHECK_EQ(last_members.rows[0].identity.node_rank, 5);
+}
+
 TEST(the_master_ends_when_nobody_was_there_for_the_whole_timeout)
 {
     start(1);
