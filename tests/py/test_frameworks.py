@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from jobs import Job, Node, job
+from train_jobs import Job, Node, job
 
 pytestmark = pytest.mark.slow
 

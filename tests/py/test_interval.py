@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import torch
-from jobs import master, nodes, settings
 from torch import nn
+from train_jobs import master, nodes, settings
 
 import solo
 from solo import _C

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from jobs import Job, Node, free_port, job
+from train_jobs import Job, Node, free_port, job
 
 
 @pytest.fixture
