@@ -10,6 +10,7 @@ import atexit
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -213,6 +214,8 @@ def _install_end() -> None:
     _around(dist, "destroy_process_group", _destroy)
     dist.distributed_c10d.destroy_process_group = dist.destroy_process_group
     atexit.register(_at_exit)
+    if threading.current_thread() is not threading.main_thread():
+        return  # no place to set signal handlers from
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:

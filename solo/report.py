@@ -55,7 +55,7 @@ class Report:
         self._wait_began = None
         what = "founds the job" if joined["founder"] else f"joins at version {joined['version']}"
         values = "takes the job's values" if joined["replaced"] else "keeps its values"
-        self.say(f"{what} as slot {joined['slot']} of {joined['member_count']}, {values}")
+        self.say(f"{what} as slot {joined['slot']} of {len(members)}, {values}")
         for member in members:
             ranks = f"{member['device_count']} rank{'s' * (member['device_count'] != 1)}"
             self.say(
@@ -63,6 +63,7 @@ class Report:
                 f"({member['address']}), {ranks}"
             )
         self._names = {m["node_rank"]: f"{m['name']} ({m['address']})" for m in members}
+        self._tensorboard()  # its import takes a while: now, not in the first round
         self._merged_at = time.monotonic()
 
     def waiting(self, engine: _C.Engine, what: str) -> None:

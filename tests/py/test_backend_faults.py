@@ -164,7 +164,9 @@ def test_two_different_tensors_are_told_to_both(
 def test_wrong_lengths_in_all_to_all_are_told(hosts: int) -> None:
     def body(rank: int, world: int) -> None:
         inputs = [torch.ones(4), torch.ones(4)]
-        outputs = [torch.empty(4), torch.empty(4)] if rank == 0 else [torch.empty(5), torch.empty(4)]
+        outputs = (
+            [torch.empty(4), torch.empty(4)] if rank == 0 else [torch.empty(5), torch.empty(4)]
+        )
         fails(lambda: dist.all_to_all(outputs, inputs), "all_to_all", "4", "5")
 
     run(body, 2, timeout_s=60, hosts=hosts)

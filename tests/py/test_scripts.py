@@ -427,6 +427,29 @@ def company(tmp_path: pathlib.Path, made: Job) -> tuple[Node, Node]:
     return stays, goes
 
 
+def test_with_linger_a_joiner_goes_on_when_the_founders_have_finished(
+    tmp_path: pathlib.Path,
+) -> None:
+    script = UNTIL_ALONE.replace(
+        "while alone < 40:", "while alone < 40 if NODE else not had_company:"
+    )
+    with job(tmp_path, min_nodes=1, linger=True, SOLO_SYNC_INTERVAL="20", SOLO_LINGER="1") as made:
+        founder = made.start(0, script)
+        founder.until("round 1")
+        joiner = made.start(1, script)
+        founder.wait(0)
+        joiner.wait(0)
+    assert "the job is over" not in joiner.log()
+    assert joiner.result()["state"]  # it reached the end of its script
+
+
+def test_scalars_for_tensorboard_are_written_to_the_job_s_folder(tmp_path: pathlib.Path) -> None:
+    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="4", SOLO_JOB_DIR=str(tmp_path)) as made:
+        made.start(0, DDP_SCRIPT).wait()
+    [path] = (tmp_path / "tensorboard" / "node0").iterdir()
+    assert b"solo/members" in path.read_bytes()
+
+
 def test_a_node_that_is_killed_is_missed_by_nobody(tmp_path: pathlib.Path) -> None:
     with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
         stays, goes = company(tmp_path, made)
