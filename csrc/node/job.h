@@ -110,7 +110,7 @@ const void *job_state(const struct job *job, uint32_t chunk, bool momentum, uint
 /* Fetches go beside the anchor held, if there is one, so that it is lost to nobody. */
 int job_fetch_begin(struct job *job);
 int job_room_state(struct job *job, uint32_t chunk, bool momentum, uint32_t size, void **out);
-/* All chunks are there: their digest. They become the anchor if it is `wanted`. */
+/* All chunks are there: their digest. They become the anchor if it is `wanted` (0: unknown). */
 uint64_t job_fetch_end(struct job *job, uint64_t wanted);
 void job_fetch_abandon(struct job *job);
 

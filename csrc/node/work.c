@@ -127,7 +127,7 @@ void work_round(struct solo *solo, bool fresh_residual)
 }
 
 /* Nothing is written any more to where an anchor is being fetched. */
-static void divert_fetch(struct solo *solo)
+static void release_fetch(struct solo *solo)
 {
     const struct job *job = &solo->job;
     peer_release_all(solo, &job->next_theta);
@@ -138,6 +138,7 @@ static void divert_fetch(struct solo *solo)
         peer_release_all(solo, &job->integers);
         peer_release_all(solo, &job->momentum);
     }
+    solo->fetching = false;
 }
 
 void work_fetch(struct solo *solo, uint64_t version)
@@ -145,7 +146,7 @@ void work_fetch(struct solo *solo, uint64_t version)
     if (solo->fetching && solo->fetch_version == version) {
         return;
     }
-    divert_fetch(solo);
+    release_fetch(solo);
     solo->fetching = true;
     solo->fetch_version = version;
     if (job_fetch_begin(&solo->job) < 0) {
@@ -216,6 +217,10 @@ static bool do_apply(struct solo *solo, const struct work *work)
     if (!solo->applying) {
         log_line(SOLO_LOG_DEBUG, "solo: applying round %" PRIu64, work->id.round);
         solo->applying = true;
+        if (solo->fetching) { /* given up before its end, and not needed any more */
+            release_fetch(solo);
+            job_fetch_abandon(&solo->job);
+        }
         job_apply_begin(&solo->job);
     }
     if (!job_apply(&solo->job)) {
@@ -236,12 +241,12 @@ static bool do_apply(struct solo *solo, const struct work *work)
 
 static void do_adopt(struct solo *solo, const struct work *work)
 {
+    release_fetch(solo);
     struct member_event event = drive_event(solo, MEMBER_ADOPTED);
     if (!work->own) {
-        divert_fetch(solo);
-        solo->fetching = false;
         event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);
     } else {
+        job_fetch_abandon(&solo->job);
         if (!solo->job.has_anchor && solo->attach) {
             job_take_values(&solo->job, solo->attach->data);
         }
