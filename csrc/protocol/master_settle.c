@@ -182,6 +182,7 @@ static const struct node *known_doubter(struct master *master, uint64_t version)
 
 static void resume(struct master *master, const struct node *holder, struct master_out *out)
 {
+    uint64_t known = master->founded ? master->version : 0;
     master->founded = master->begun = true;
     master->version = holder->held.version;
     master->digest = holder->held.digest;
@@ -203,6 +204,12 @@ static void resume(struct master *master, const struct node *holder, struct mast
         digest = doubter->doubt_digest;
         master->digest_known = master->version == id.round;
         master->version = id.round;
+    }
+    if (master->version < known) {
+        struct event *lost = master_event_add(out, EVENT_STATE_LOST, EVENT_NOBODY);
+        lost->version = known;
+        text_copy(lost->text, sizeof lost->text,
+                  "nobody holds the latest version any more: an earlier one is the job's");
     }
     settle_doubts(master, id.round ? &id : NULL, digest);
     master->committed = id;

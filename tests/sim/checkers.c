@@ -214,6 +214,10 @@ void check_settled(struct world *world, const struct event *event)
     }
     if (world->master->version < world->master_version) {
         world->master_version = world->master->version;
+        for (uint32_t i = 1; i <= world->node_count; i++) {
+            /* The rounds since its anchor went with those who held them: they never were. */
+            world->nodes[i].committed_steps = world->nodes[i].steps_at_anchor;
+        }
     }
 }
 

@@ -363,7 +363,8 @@ void world_init(struct world *world, uint64_t seed, bool trace)
 {
     memset(world, 0, sizeof *world);
     world->seed = seed;
-    world->rng.state = seed * 0x9e3779b97f4a7c15u + 1;
+    struct rng scatter = {seed}; /* neighbours would share all but one of their numbers */
+    world->rng.state = rng_next(&scatter);
     world->trace = trace;
     world->conns = calloc(SIM_CONNS_MAX, sizeof *world->conns);
     world->master = calloc(1, sizeof *world->master);
