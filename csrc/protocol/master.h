@@ -101,6 +101,7 @@ struct node { /* a member or a joiner; every used one has a connection */
     uint32_t owed;   /* messages to send: enum owed of master_parts.h */
     uint32_t chunks; /* progress, by its heartbeat */
     uint64_t heard_us, joined_us;
+    uint64_t asked_us; /* when it was last asked to catch up, or to apply what was in doubt */
     struct msg_ready ready;
     struct msg_done done;
     struct round_id doubt; /* sent DONE, saw no verdict, when it came */
@@ -128,9 +129,9 @@ struct master {
     uint32_t settings_rank;
     uint64_t refused_instance; /* asked for a rank that is taken, and may ask once more */
 
-    bool founded;            /* version and digest are set */
-    bool begun;              /* the first round has begun: who comes now is no founder */
-    bool finished_any;       /* a founder has finished */
+    bool founded;      /* version and digest are set */
+    bool begun;        /* the first round has begun: who comes now is no founder */
+    bool finished_any; /* a founder has finished */
     bool waiting_told, draining;
     uint64_t version, digest, job_step;
     bool digest_known;

@@ -1,6 +1,8 @@
 /* Who may come in, who goes, and how a joiner gets the anchor. */
 #include "protocol/master_parts.h"
 
+#define ASK_AGAIN_LEASES 3u
+
 /* ---- refusals ------------------------------------------------------------------------------ */
 
 static struct text refuse(uint32_t conn, int rc, uint32_t retry_ms, struct master_out *out)
@@ -204,6 +206,7 @@ static void answer_doubt(struct master *master, struct node *node)
     node->owed |= commit ? OWE_DOUBT_COMMIT : OWE_DOUBT_ABORT;
     if (commit) {
         node->standing = STANDING_CATCHING_UP; /* it tells when it has applied it */
+        node->asked_us = master->now_us;
         node->held.held = false;
     }
 }
@@ -416,6 +419,11 @@ void join_admit(struct master *master, struct master_out *out)
         if (node->standing == STANDING_JOINING && master->listed_count > 0) {
             node->standing = STANDING_CATCHING_UP;
             node->owed |= OWE_CATCHUP;
+            node->asked_us = master->now_us;
+        } else if (node->standing == STANDING_CATCHING_UP &&
+                   master->now_us >= node->asked_us + ASK_AGAIN_LEASES * master->config.lease_us) {
+            node->owed |= OWE_CATCHUP; /* more donors for who still fetches; who has it tells */
+            node->asked_us = master->now_us;
         }
     }
 }
@@ -456,6 +464,7 @@ void join_caught_up(struct master *master, struct node *node, const struct msg_c
     if (told->held) {
         node->held = (struct msg_held){true, told->version, told->digest, told->job_step};
         node->live = true;
+        node->doubt.round = 0; /* it knows */
     }
     if (node->listed) {
         return; /* after a commit: list_confirm looks at it */

@@ -133,6 +133,7 @@ static void settle_doubts(struct master *master, const struct round_id *committe
         node->owed |= commit ? OWE_DOUBT_COMMIT : OWE_DOUBT_ABORT;
         if (commit) {
             node->standing = STANDING_CATCHING_UP;
+            node->asked_us = master->now_us;
             node->held.held = false;
         }
     }
