@@ -143,7 +143,7 @@ struct sim_node {
     uint64_t committed_steps;         /* of this life: what is in committed rounds ends here */
     uint64_t interval, step_us, turn_us, boundary_us;
     uint64_t wait_since_us;
-    bool nan, flip_next, memory_next, unseen_next;
+    bool nan, flip_next, memory_next, unseen_next, unseen;
     uint32_t merges, rejoins, errors;
     int last_rc;
 };
@@ -156,6 +156,7 @@ struct part { /* of a member in an attempt */
 struct attempt { /* as the master began it */
     struct round_id id;
     bool aborted, committed;
+    uint32_t master_life; /* of the master that began it */
     uint32_t part_count;
     struct part *parts;
     uint64_t *mean; /* what must come out */

@@ -261,6 +261,7 @@ static void change_unseen(struct sim_node *node, uint64_t *cells, uint32_t count
     if (node->unseen_next && count > 0) {
         cells[0] ^= 1u << 7;
         node->unseen_next = false;
+        node->unseen = true;
     }
 }
 
