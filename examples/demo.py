@@ -156,7 +156,7 @@ class Demo:
         # A ring all-reduce sends 2(k-1)/k of the gradients per rank and step.
         would = sum(2 * (event["members"] - 1) * 4 * PARAMETERS * self.interval for event in rounds)
         first = self.watched[0].rows()
-        stalled = sum(event.get("seconds", 0) for event in rounds)
+        stalled = sum(stall_seconds(event) for event in rounds)
         seconds = first[-1]["time"] - first[0]["time"]
         table = Table(title="The same tokens, with and without solo", title_justify="left")
         for column in ("", "solo: 2 nodes, +1, −1 killed, −1 left", "DDP: 2 ranks, undisturbed"):
@@ -174,6 +174,16 @@ class Demo:
 
 def last_loss(rows: list[dict[str, Any]]) -> float:
     return float([row["validation"] for row in rows if "validation" in row][-1])
+
+
+def stall_seconds(committed: dict[str, Any]) -> float:
+    """How long the node that came first to a round stood still for it.
+
+    It stood from its READY, waiting for the others, through the exchange to the end of applying
+    the mean; the last is known with the next round only, and taken from there.
+    """
+    parts = ("waiting", "exchange", "apply_before")
+    return sum(float(committed.get(part, 0)) for part in parts)
 
 
 def event_text(event: dict[str, Any]) -> str:

@@ -2,20 +2,29 @@
 
 Prints one JSON object for every step in which a merge may have happened (each ``--every``-th)
 and for every gap between steps over 50 ms: when, the step, its seconds, the longest gap since
-the last line. The first line has the seconds of one memcpy of the model, measured here.
+the last line. With ``--copies`` also the seconds of one memcpy of the model in the middle of each
+interval, so that both were measured under the same load. The last line says by how many steps
+the parameters have moved: gradients are constant and equal on all nodes, so a step that was lost
+is missing there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+
+RATE, GRADIENT = 0.01, 1e-3
+
+
+def first_values(model: nn.Module) -> torch.Tensor:
+    return next(model.parameters()).detach().flatten()[:1024].double().clone()
 
 
 def model_of(mib: float) -> nn.Sequential:
@@ -25,15 +34,16 @@ def model_of(mib: float) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(count)))
 
 
-def memcpy_seconds(count: int) -> float:
-    """Median seconds of copying ``count`` fp32 values once, buffers touched before."""
-    source, target = torch.ones(count), torch.zeros(count)
-    times = []
-    for _ in range(15):
+class Copies:
+    """Times memcpys of ``count`` fp32 values between buffers that were touched before."""
+
+    def __init__(self, count: int) -> None:
+        self.source, self.target = torch.ones(count), torch.zeros(count)
+
+    def seconds(self) -> float:
         begun = time.perf_counter()
-        target.copy_(source)
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times)
+        self.target.copy_(self.source)
+        return time.perf_counter() - begun
 
 
 def say(**fields: float) -> None:
@@ -46,14 +56,17 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--syncs", type=int, default=10)
     parser.add_argument("--step_ms", type=float, default=1)
+    parser.add_argument("--copies", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model_of(args.mib))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    gradients = [torch.full_like(p, 1e-4) for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    gradients = [torch.full_like(p, GRADIENT) for p in model.parameters()]
     count = sum(p.numel() for p in model.parameters())
-    say(memcpy=memcpy_seconds(count), bytes=4 * count)
+    copies = Copies(count) if args.copies else None
+    say(bytes=4 * count)
+    start = first_values(model)
     longest, last = 0.0, time.monotonic()
     for step in range(1, args.every * args.syncs + 1):
         time.sleep(args.step_ms / 1e3)
@@ -67,7 +80,10 @@ def main() -> None:
             say(at=time.time(), step=step, seconds=now - begun, longest_gap=longest)
             longest = 0.0
         last = now
+        if copies and step % args.every == args.every // 2:
+            say(memcpy=copies.seconds())
     dist.destroy_process_group()
+    say(moved=float((start - first_values(model)).median()) / (RATE * GRADIENT))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ size_t report_line(const struct event *event, char *line, size_t size)
     if (event->digest) {
         json_hex(&json, "digest", event->digest);
     }
-    if (event->us) {
+    if (event->kind == EVENT_COMMITTED) {
+        json_seconds(&json, "waiting", event->wait_us);
+        json_seconds(&json, "exchange", event->us);
+        json_seconds(&json, "apply_before", event->apply_us);
+    } else if (event->us) {
         json_seconds(&json, "seconds", event->us);
     }
     if (event->rc) {

@@ -11,7 +11,9 @@ enum event_kind {
     EVENT_LOST,        /* connection or lease ended, or was dropped; text: why */
     EVENT_REFUSED,     /* rc, text as it was told */
     EVENT_BEGIN,       /* round, attempt, member_count */
-    EVENT_COMMITTED,   /* round = version, attempt, member_count, contributor_count, digest, us */
+    EVENT_COMMITTED,   /* round = version, attempt, member_count, contributor_count, digest, bytes;
+                          wait_us: first READY to BEGIN; us: BEGIN to the last DONE; apply_us:
+                          the slowest member's for the round before */
     EVENT_ABORTED,     /* rank: on whose account; text: why */
     EVENT_NONFINITE,   /* rank left out of this round; text: the tensor */
     EVENT_TWINS,       /* rank and other_rank sent equal deltas: the same data */
@@ -38,7 +40,7 @@ struct event {
     uint32_t rank, other_rank; /* EVENT_NOBODY: none */
     uint32_t member_count, contributor_count;
     struct round_id id;
-    uint64_t version, digest, bytes, us;
+    uint64_t version, digest, bytes, us, wait_us, apply_us;
     int rc;
     char text[MSG_REASON_MAX];
 };

@@ -45,11 +45,16 @@ static void tell_commit(struct master *master, struct master_out *out)
     event->member_count = master->listed_count;
     event->digest = master->committed_digest;
     event->us = master->now_us - master->begin_us;
+    event->wait_us = master->first_ready_us ? master->begin_us - master->first_ready_us : 0;
     for (uint32_t i = 0; i < begin->count; i++) {
         event->contributor_count += begin->weights[i] > 0;
     }
     EACH_NODE (master, node) {
-        event->bytes += node->listed ? node->done.sent_bytes : 0;
+        if (node->listed) {
+            const struct msg_done *done = &node->done;
+            event->bytes += done->sent_bytes;
+            event->apply_us = done->apply_us > event->apply_us ? done->apply_us : event->apply_us;
+        }
     }
 }
 

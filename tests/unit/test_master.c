@@ -198,6 +198,20 @@ TEST(a_round_goes_from_ready_to_one_commit_for_all)
     CHECK(!told(EVENT_TWINS));
 }
 
+TEST(a_commit_tells_how_long_its_phases_took)
+{
+    job(2);
+    ready(0, 0, 7, 40);
+    tick(300);
+    ready(1, 0, 7, 40);
+    tick(2000);
+    done(0, 99, 1);
+    done(1, 99, 2);
+    const struct event *event = told(EVENT_COMMITTED);
+    CHECK_EQ(event->wait_us, 300);
+    CHECK_EQ(event->us, 2000);
+}
+
 TEST(weights_are_what_each_member_did)
 {
     job(2);
