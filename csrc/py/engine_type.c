@@ -13,14 +13,14 @@
 #define EVENTS_MAX  256   /* events given by one call */
 
 typedef struct {
-    PyObject_HEAD
-    struct solo *solo; /* NULL: closed */
-    struct solo_handle *handle;      /* the merge in flight, or NULL */
-    PyObject *keep;                  /* the tensors it borrows */
-    void **data;                     /* their addresses */
-    Py_ssize_t count;                /* tensors of the model, once attached */
-    pid_t pid;                       /* the process that opened it */
-    int attaching;                   /* another thread is inside solo_attach */
+    PyObject base;
+    struct solo *solo;          /* NULL: closed */
+    struct solo_handle *handle; /* the merge in flight, or NULL */
+    PyObject *keep;             /* the tensors it borrows */
+    void **data;                /* their addresses */
+    Py_ssize_t count;           /* tensors of the model, once attached */
+    pid_t pid;                  /* the process that opened it */
+    int attaching;              /* another thread is inside solo_attach */
 } Engine;
 
 /* The engine, if it may be used here and now; NULL with an exception. */

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 typedef struct {
-    PyObject_HEAD struct solo_master *master; /* NULL: closed */
+    PyObject base;
+    struct solo_master *master; /* NULL: closed */
     pid_t pid;
     int running; /* a thread is inside solo_master_run */
 } Master;

@@ -1,12 +1,11 @@
 """Ordinary training scripts under the hooks: each node is a process, the master is real."""
 
 import pathlib
-import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
-from train_jobs import Job, Node, free_port, job
+from train_jobs import DDP_SCRIPT, MODEL, Job, flat, free_port, job, same
 
 
 @pytest.fixture
@@ -14,43 +13,6 @@ def pair(tmp_path: pathlib.Path) -> Iterator[Job]:
     """A job that begins with two nodes."""
     with job(tmp_path, SOLO_SYNC_INTERVAL="4") as made:
         yield made
-
-
-def flat(node: Node, local: int = 0) -> torch.Tensor:
-    state = node.result(local)["state"]
-    return torch.cat([t.detach().double().reshape(-1) for t in state.values()])
-
-
-def same(*nodes: Node) -> bool:
-    return all(torch.equal(flat(node), flat(nodes[0])) for node in nodes)
-
-
-MODEL = """
-def build(seed=None):
-    torch.manual_seed(NODE if seed is None else seed)
-    return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32), nn.Linear(32, 3))
-
-def data(n=64, seed=None):
-    g = torch.Generator().manual_seed(NODE if seed is None else seed)
-    return TensorDataset(torch.randn(n, 8, generator=g), torch.randint(0, 3, (n,), generator=g))
-"""
-
-DDP_SCRIPT = (
-    MODEL
-    + """
-dist.init_process_group("gloo")
-model = DDP(build())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-loader = DataLoader(data(), batch_size=8)
-for epoch in range(2):
-    for x, y in loader:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-dist.destroy_process_group()
-result(state=model.module.state_dict())
-"""
-)
 
 
 def test_a_ddp_script_ends_with_the_same_bits_on_every_node(pair: Job) -> None:
@@ -356,93 +318,6 @@ def test_nodes_with_uneven_data_all_end_and_none_waits_for_a_step_it_cannot_reac
     pair.run(script)
 
 
-def test_a_late_joiner_starts_from_the_job_s_model_and_ends_with_the_job(
-    tmp_path: pathlib.Path,
-) -> None:
-    script = (
-        MODEL
-        + """
-import time, solo
-dist.init_process_group("gloo")
-model = DDP(build())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = data().tensors
-marker = os.environ["TEST_MARKER"]
-for step in range(100_000):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    if NODE == 0 and len(solo.members()) == 2 and not os.path.exists(marker):
-        open(marker, "w").close()
-        last = solo.version() + 3
-    if NODE == 0 and os.path.exists(marker) and solo.version() >= last:
-        break
-    time.sleep(0.002)
-dist.destroy_process_group()
-result(state=model.module.state_dict(), version=solo.version())
-"""
-    )
-    with job(
-        tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20", TEST_MARKER=str(tmp_path / "m")
-    ) as made:
-        founder = made.start(0, script)
-        founder.until("round 1")
-        joiner = made.start(1, script)
-        founder.wait(0)
-        joiner.wait(0)
-    assert "joins at version" in joiner.log() and "takes the job's values" in joiner.log()
-    assert "the job is over" in joiner.log() and "exit code 0" in joiner.log()
-    assert "node 1 joined" in founder.log()
-
-
-UNTIL_ALONE = (
-    MODEL
-    + """
-import time, solo
-dist.init_process_group("gloo")
-model = DDP(build())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = data().tensors
-had_company, alone, first = False, 0, None
-while alone < 40:  # until the other node has come and gone
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    first = solo.version() if first is None else first
-    had_company |= len(solo.members()) == 2
-    alone += had_company and len(solo.members()) == 1
-    time.sleep(0.002)
-dist.destroy_process_group()
-result(state=model.module.state_dict())
-"""
-)
-
-
-def company(tmp_path: pathlib.Path, made: Job) -> tuple[Node, Node]:
-    """Two nodes of which the second has merged with the first."""
-    stays = made.start(0, UNTIL_ALONE)
-    stays.until("round 1")
-    goes = made.start(1, UNTIL_ALONE)
-    goes.until("of 2 nodes")
-    return stays, goes
-
-
-def test_with_linger_a_joiner_goes_on_when_the_founders_have_finished(
-    tmp_path: pathlib.Path,
-) -> None:
-    script = UNTIL_ALONE.replace(
-        "while alone < 40:", "while alone < 40 if NODE else not had_company:"
-    )
-    with job(tmp_path, min_nodes=1, linger=True, SOLO_SYNC_INTERVAL="20", SOLO_LINGER="1") as made:
-        founder = made.start(0, script)
-        founder.until("round 1")
-        joiner = made.start(1, script)
-        founder.wait(0)
-        joiner.wait(0)
-    assert "the job is over" not in joiner.log()
-    assert joiner.result()["state"]  # it reached the end of its script
-
-
 def test_scalars_for_tensorboard_are_written_to_the_job_s_folder(tmp_path: pathlib.Path) -> None:
     with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="4", SOLO_JOB_DIR=str(tmp_path)) as made:
         made.start(0, DDP_SCRIPT).wait()
@@ -450,88 +325,9 @@ def test_scalars_for_tensorboard_are_written_to_the_job_s_folder(tmp_path: pathl
     assert b"solo/members" in path.read_bytes()
 
 
-def test_a_node_that_is_killed_is_missed_by_nobody(tmp_path: pathlib.Path) -> None:
-    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
-        stays, goes = company(tmp_path, made)
-        goes.processes[0].kill()
-        stays.wait(0)
-    assert "node 1 is gone" in stays.log() and "alone now" in stays.log()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_makes_a_node_leave_and_the_other_goes_on(
-    number: signal.Signals, tmp_path: pathlib.Path
-) -> None:
-    ended = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 0}
-    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
-        stays, goes = company(tmp_path, made)
-        goes.processes[0].send_signal(number)
-        goes.wait(ended[number])
-        stays.wait(0)
-
-
-def test_an_interrupt_reaches_a_node_that_waits_for_the_others(pair: Job) -> None:
-    lone = pair.start(0, DDP_SCRIPT)
-    lone.until("waiting to join the job")
-    lone.processes[0].send_signal(signal.SIGINT)
-    lone.wait(-signal.SIGINT)
-    assert "KeyboardInterrupt" in lone.log()
-
-
-def test_a_failing_script_leaves_without_a_last_merge(tmp_path: pathlib.Path) -> None:
-    fails = (
-        "    time.sleep(0.002)\n"
-        "    if NODE == 1 and solo.version() > first + 1: raise ValueError('boom')\n"
-    )
-    script = UNTIL_ALONE.replace("    time.sleep(0.002)\n", fails)
-    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
-        stays = made.start(0, script)
-        stays.until("round 1")
-        made.start(1, script).wait(1)
-        stays.wait(0)
-    assert "node 1 is gone" in stays.log()
-
-
-def test_a_model_that_changes_after_wrapping_is_a_clear_error(pair: Job) -> None:
-    script = DDP_SCRIPT.replace(
-        "for epoch in range(2):",
-        "grow = lambda: setattr(model.module[0], 'extra', nn.Parameter(torch.zeros(2)))\n"
-        "for epoch in range(2):\n    epoch == 1 and grow()",
-    )
-    nodes = [pair.start(rank, script) for rank in range(2)]
-    for node in nodes:
-        node.wait(1)
-    assert "changed after solo took it over" in nodes[0].log()
-
-
-def test_an_optimizer_of_another_model_later_is_a_clear_error(pair: Job) -> None:
-    script = DDP_SCRIPT.replace(
-        "dist.destroy_process_group()",
-        "other = build()\n"
-        "late = torch.optim.SGD(other.parameters(), lr=0.1)\n"
-        "other(torch.ones(1, 8)).sum().backward()\n"
-        "late.step()\n"
-        "dist.destroy_process_group()",
-    )
-    nodes = [pair.start(rank, script) for rank in range(2)]
-    for node in nodes:
-        node.wait(1)
-    assert "would be trained by this node alone" in nodes[0].log()
-
-
 def test_solo_disable_runs_the_script_as_if_solo_were_not_there(pair: Job) -> None:
     node = pair.start(0, DDP_SCRIPT, SOLO_DISABLE="1").wait()
     assert node.log() == ""
-
-
-def test_a_script_that_trains_nothing_is_told(pair: Job) -> None:
-    node = pair.start(0, "print(torch.ones(1))").wait()
-    assert "nothing was merged" in node.log()
-
-
-def test_memory_that_does_not_suffice_is_told_with_figures(pair: Job) -> None:
-    node = pair.start(0, DDP_SCRIPT, SOLO_MEMORY="1000").wait(71)
-    assert "gradients" in node.log() and "--memory" in node.log()
 
 
 def test_workers_of_a_dataloader_do_no_harm(pair: Job) -> None:

@@ -234,3 +234,42 @@ def job(
             yield made
         finally:
             made.end()
+
+
+def flat(node: Node, local: int = 0) -> torch.Tensor:
+    """The state that a rank has given as its result, as one vector."""
+    state = node.result(local)["state"]
+    return torch.cat([t.detach().double().reshape(-1) for t in state.values()])
+
+
+def same(*nodes: Node) -> bool:
+    """Whether the leaders of these nodes ended with the same bits."""
+    return all(torch.equal(flat(node), flat(nodes[0])) for node in nodes)
+
+
+MODEL = """
+def build(seed=None):
+    torch.manual_seed(NODE if seed is None else seed)
+    return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32), nn.Linear(32, 3))
+
+def data(n=64, seed=None):
+    g = torch.Generator().manual_seed(NODE if seed is None else seed)
+    return TensorDataset(torch.randn(n, 8, generator=g), torch.randint(0, 3, (n,), generator=g))
+"""
+
+DDP_SCRIPT = (
+    MODEL
+    + """
+dist.init_process_group("gloo")
+model = DDP(build())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+loader = DataLoader(data(), batch_size=8)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+dist.destroy_process_group()
+result(state=model.module.state_dict())
+"""
+)
