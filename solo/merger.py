@@ -48,9 +48,6 @@ class Merger:
         model: what is merged.
         node: this node's ranks.
         optimizers: gives the inner optimizers known now.
-
-    Raises:
-        OutOfMemory: the node cannot hold what the sync needs.
     """
 
     def __init__(
@@ -78,13 +75,6 @@ class Merger:
         self._report: Report | None = None
         self.left = False
         self.leave_asked = False  # by a signal: leave after the next merge
-        if node.is_leader:
-            settings = engine_settings(config)
-            needed = _C.memory_needed(model.layout(), **settings)
-            tensors = [entry.tensor for entry in model.entries]
-            memory.check(config, tensors, optimizers(), needed)
-            self._report = Report(config)
-            self._engine = _C.Engine(**settings)
 
     # ---- joining and leaving ---------------------------------------------------------------
 
@@ -93,6 +83,10 @@ class Merger:
 
         Returns:
             Whether these are other values than the model brought.
+
+        Raises:
+            OutOfMemory: the node cannot hold what the sync needs.
+            SoloError: the job does not take this node.
         """
         answer = self.node.together(self._attach)
         self.node.share(self.model.tensors())
@@ -101,7 +95,7 @@ class Merger:
 
     def _attach(self, alive: Callable[[], None]) -> dict[str, Any]:
         """Attach on a thread of its own: this one hears signals, and tells who is missing."""
-        engine, report = self._leader()
+        engine, report = self._open()
         addresses, _keep = self.model.stage()
         done: list[_C.Joined | SoloError] = []
 
@@ -131,6 +125,16 @@ class Merger:
         view = self._look(engine)
         report.joined(answer, view["members"])
         return {"replaced": answer["replaced"], "view": view}
+
+    def _open(self) -> tuple[_C.Engine, Report]:
+        """The leader's engine; what is wrong with it is told to all ranks, so not earlier."""
+        settings = engine_settings(self.config)
+        needed = _C.memory_needed(self.model.layout(), **settings)
+        tensors = [entry.tensor for entry in self.model.entries]
+        memory.check(self.config, tensors, self._optimizers(), needed)
+        self._report = Report(self.config)
+        self._engine = _C.Engine(**settings)
+        return self._engine, self._report
 
     def _await_founders(self, engine: _C.Engine, alive: Callable[[], None]) -> None:
         """Let the other founders fetch their values too: data is split over the member list."""

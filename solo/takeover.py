@@ -129,6 +129,9 @@ class Takeover:
             return self.merger.join()
         except SoloError as error:
             self._fail(error)
+        except BaseException:
+            self._idle = True  # whoever catches it does not train on unnoticed
+            raise
 
     def join_for_pass(self, *, all_ranks: bool) -> None:
         """A pass over data begins: join now if the model is there, so that data is split right.

@@ -176,6 +176,11 @@ def test_memory_that_does_not_suffice_is_told_with_figures(pair: Job) -> None:
     assert "gradients" in node.log() and "--memory" in node.log()
 
 
+def test_what_stops_the_leader_stops_all_ranks_of_its_node(pair: Job) -> None:
+    node = pair.start(0, DDP_SCRIPT, ranks=2, SOLO_MEMORY="1000").wait(71)
+    assert "--memory" in node.log(0)
+
+
 def test_a_script_that_trains_nothing_is_told(pair: Job) -> None:
     node = pair.start(0, "print(torch.ones(1))").wait()
     assert "nothing was merged" in node.log()
