@@ -306,6 +306,8 @@ static PyObject *metadata(PyObject *self, PyObject *unused)
     size_t directory_bytes = solo_ckpt_metadata(ckpt_of(self), 0, &directory);
     size_t rest_bytes = solo_ckpt_metadata(ckpt_of(self), 1, &rest);
     (void)unused;
+    directory = directory ? directory : "";
+    rest = rest ? rest : "";
     return Py_BuildValue("(y#y#)", directory, (Py_ssize_t)directory_bytes, rest,
                          (Py_ssize_t)rest_bytes);
 }

@@ -1,0 +1,229 @@
+"""Object stores through fsspec; many ranks; the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from load_files import assert_same, objects, packed, write
+
+import solo
+from solo import CheckpointError
+
+fsspec = pytest.importorskip("fsspec")
+
+BIG = {str(n): torch.arange(n, dtype=torch.int32) for n in (10, 70_000, 3, 900_000)}
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+
+
+@pytest.mark.parametrize("name", ["nested", "optimizer", "views", "empty"])
+@pytest.mark.parametrize("format", ["zip", "legacy"])
+def test_any_fsspec_address_is_read(memory: Any, name: str, format: str) -> None:
+    obj = objects()[name]
+    memory.pipe("/m/x.pt", packed(obj, _use_new_zipfile_serialization=format == "zip"))
+    assert_same(solo.load("memory://m/x.pt"), obj)
+
+
+def test_large_objects_come_in_parallel_ranges(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from solo._load import source
+
+    monkeypatch.setattr(source, "RANGE_BYTES", 100_000)
+    memory.pipe("/m/x.pt", packed(BIG))
+    asked: list[tuple[int, int]] = []
+    whole = type(memory).cat_file
+
+    def counted(self: Any, path: str, start: int = 0, end: int = 0, **rest: Any) -> bytes:
+        asked.append((start, end))
+        return whole(self, path, start=start, end=end, **rest)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(type(memory), "cat_file", counted)
+    assert_same(solo.load("memory://m/x.pt"), BIG)
+    assert max(end - start for start, end in asked) <= source.EDGE_BYTES
+    assert len(asked) > 30
+    some = solo.load("memory://m/x.pt", only="70000")
+    assert torch.equal(some["70000"], BIG["70000"])
+
+
+def test_a_damaged_or_missing_object_is_told(memory: Any) -> None:
+    data = bytearray(packed(BIG))
+    data[len(data) // 2] ^= 1
+    memory.pipe("/m/x.pt", bytes(data))
+    with pytest.raises(CheckpointError) as caught:
+        solo.load("memory://m/x.pt")
+    assert caught.value.reason == "checksum" and "900000" in str(caught.value)
+    with pytest.raises(CheckpointError) as caught:
+        solo.load("memory://m/other.pt")
+    assert caught.value.reason == "not_found"
+    with pytest.raises(CheckpointError, match="fsspec does not know this address"):
+        solo.load("nonsense://m/other.pt")
+
+
+def test_an_index_in_a_store_finds_its_shards_beside_it(
+    memory: Any, tmp_path: pathlib.Path
+) -> None:
+    for path in solo.save(BIG, tmp_path, shard_size="4MiB", format="safetensors"):
+        memory.pipe("/m/" + pathlib.Path(path).name, pathlib.Path(path).read_bytes())
+    loaded = solo.load("memory://m/model.safetensors.index.json")
+    assert set(loaded) == set(BIG) and all(torch.equal(loaded[k], BIG[k]) for k in BIG)
+
+
+def test_load_into_reads_from_a_store(memory: Any) -> None:
+    memory.pipe("/m/x.pt", packed(BIG))
+    target = {key: torch.zeros_like(value) for key, value in BIG.items()}
+    solo.load_into(target, "memory://m/x.pt")
+    assert_same(target, BIG)
+
+
+def test_s3_is_read_by_ranges(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs")
+    server_module = pytest.importorskip("moto.server")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        options = {"endpoint_url": f"http://{host}:{port}"}
+        system = fsspec.filesystem("s3", **options)
+        system.mkdir("models")
+        system.pipe("models/x.pt", packed(BIG))
+        assert_same(solo.load("s3://models/x.pt", storage_options=options), BIG)
+        found = solo.inspect("s3://models/x.pt", storage_options=options)
+        assert found.names == list(BIG)
+    finally:
+        server.stop()
+
+
+# ---- ranks ----
+
+
+def test_ranks_agree_and_each_reads(tmp_path: pathlib.Path) -> None:
+    path = str(write(tmp_path, "x.pt", packed(BIG)))
+    for share in ("auto", "read", "broadcast"):
+
+        def body(rank: int, world: int, share: str = share) -> bool:
+            loaded = solo.load(path, group=dist.group.WORLD, share=share)
+            return all(torch.equal(loaded[key], BIG[key]) for key in BIG)
+
+        assert ranks.run(body, 2, backend="gloo") == [True, True]
+
+
+def test_a_rank_with_another_file_is_named_before_data_is_read(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "0/x.pt", packed({"x": torch.ones(3)}))
+    write(tmp_path, "1/x.pt", packed({"x": torch.zeros(3)}))
+
+    def body(rank: int, world: int) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            solo.load(tmp_path / str(rank) / "x.pt", group=dist.group.WORLD)
+        return str(caught.value)
+
+    for text in ranks.run(body, 2, backend="gloo"):
+        assert (
+            "rank 1 on" in text and str(tmp_path / "1" / "x.pt") in text and "fingerprint" in text
+        )
+
+
+def test_files_without_checksums_are_told_apart_by_their_data(tmp_path: pathlib.Path) -> None:
+    for rank in (0, 1):
+        solo.save({"x": torch.full((1000,), float(rank))}, tmp_path / f"{rank}.safetensors")
+
+    def body(rank: int, world: int) -> bool:
+        try:
+            solo.load(tmp_path / f"{rank}.safetensors", group=dist.group.WORLD)
+        except CheckpointError as error:
+            return error.reason == "rank"
+        return False
+
+    assert ranks.run(body, 2, backend="gloo") == [True, True]
+
+
+def test_a_rank_without_the_file_gets_it_from_rank_0(tmp_path: pathlib.Path) -> None:
+    obj = objects()["optimizer"]
+    write(tmp_path, "x.pt", packed(obj))
+
+    def body(rank: int, world: int) -> bool:
+        path = tmp_path / ("x.pt" if rank == 0 else "nowhere.pt")
+        loaded = solo.load(path, group=dist.group.WORLD, share="broadcast")
+        assert_same(loaded["model"], obj["model"])
+        return True
+
+    assert ranks.run(body, 2, backend="gloo") == [True, True]
+
+    def failing(rank: int, world: int) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            solo.load(tmp_path / ("x.pt" if rank == 0 else "no.pt"), group=dist.group.WORLD,
+                      share="read")  # fmt: skip
+        return str(caught.value)
+
+    assert all("rank 1 on" in text for text in ranks.run(failing, 2, backend="gloo"))
+
+
+# ---- command line ----
+
+
+def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "solo.load", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+def test_inspect_lists_tensors_for_people_and_programs(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed({"model": {"w": torch.ones(2, 3)}, "step": 1}))
+    done = command("inspect", path)
+    assert done.returncode == 0 and "model.w  [2, 3] float32  24 B" in done.stdout
+    row = json.loads(command("inspect", "--json", path).stdout)["tensors"][0]
+    assert row["name"] == "model.w" and row["shape"] == [2, 3]
+
+
+def test_verify_tells_whole_from_damaged(tmp_path: pathlib.Path) -> None:
+    data = bytearray(packed(BIG))
+    path = write(tmp_path, "x.pt", bytes(data))
+    done = command("verify", path)
+    assert done.returncode == 0 and "checksums agree" in done.stdout
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    done = command("verify", path)
+    assert done.returncode == 1 and "[checksum]" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_plan_prints_bytes_by_device_and_loads_nothing(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed(BIG))
+    done = command("plan", path, "--device-map", '{"70000": "meta", "": "cpu"}')
+    assert done.returncode == 0 and "meta: 273.4 KiB" in done.stdout and "fits" in done.stdout
+    done = command("plan", path, "--memory", "1MiB")
+    assert done.returncode == 1 and "cpu needs 3.7 MiB, 1.0 MiB are allowed" in done.stderr
+    assert command("plan", path, SOLO_MEMORY="1000").returncode == 1
+
+
+def test_convert_changes_format_dtype_and_files(tmp_path: pathlib.Path) -> None:
+    obj = {"model": {"w": torch.ones(10, 10), "n": torch.arange(3)}, "step": 1}
+    path = write(tmp_path, "x.pt", packed(obj))
+    done = command("convert", path, tmp_path / "y.safetensors", "--flat", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    loaded = solo.load(tmp_path / "y.safetensors")
+    assert loaded["model.w"].dtype == torch.bfloat16 and loaded["model.n"].dtype == torch.int64
+    assert command("convert", path, tmp_path / "z.safetensors").returncode == 1
+    done = command("convert", tmp_path / "y.safetensors", tmp_path / "d", "--shard-size", "210")
+    assert done.returncode == 0, done.stderr
+    assert_same(solo.load(tmp_path / "d")["model.n"], obj["model"]["n"])
