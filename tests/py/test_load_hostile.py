@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pathlib
@@ -43,8 +44,7 @@ def tensor_pickle(
     """{"x": a tensor described like this}, by hand."""
 
     def number(value: int) -> bytes:
-        text = pickle.dumps(value, 2)[2:-1]
-        return text
+        return pickle.dumps(value, 2)[2:-1]
 
     def numbers(values: tuple[int, ...]) -> bytes:
         return b"(" + b"".join(map(number, values)) + b"t"
@@ -83,10 +83,8 @@ def test_nothing_in_a_file_is_ever_called(tmp_path: pathlib.Path) -> None:
         with_pickle(packed(GOOD), pickle.dumps(evil, 5)),
     ):
         for options in ({}, {"tensors_only": True}, {"only": "*"}):
-            try:
+            with contextlib.suppress(CheckpointError):
                 solo.load(write(tmp_path, "x.pt", data), **options)
-            except CheckpointError:
-                pass
             assert not mark.exists()
 
 

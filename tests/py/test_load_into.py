@@ -144,7 +144,8 @@ def test_loading_into_a_model_needs_no_second_copy(tmp_path: pathlib.Path) -> No
     script = f"""
 import threading, torch, solo, solo.load
 def anonymous():
-    return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) << 10
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(l for l in lines if l.startswith("RssAnon")).split()[1]) << 10
 net = torch.nn.Linear({size // 16}, 4, device="meta").to_empty(device="cpu")
 solo.load_into({{"x": torch.zeros(4)}}, bytearray(open({str(tmp_path / "small")!r}, "rb").read()))
 before, peak, over = anonymous(), 0, threading.Event()
@@ -239,7 +240,7 @@ def test_missing_shards_are_all_named_before_reading(tmp_path: pathlib.Path) -> 
 
 
 def test_an_index_and_its_shards_must_agree_in_both_directions(tmp_path: pathlib.Path) -> None:
-    obj, written = shards(tmp_path)
+    _, written = shards(tmp_path)
     index = json.loads(pathlib.Path(written[-1]).read_text())
     moved = index["weight_map"]
     moved["0"], moved["ghost"] = moved["3"], moved["0"]
@@ -313,8 +314,9 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2,))
 whole = torch.arange(35.0).reshape(7, 5)
-dcp.save({{"rows": distribute_tensor(whole, mesh, [Shard(0)]),
-          "columns": distribute_tensor(whole, mesh, [Shard(1)]), "same": whole}}, checkpoint_id={str(tmp_path / "d")!r})
+obj = {{"rows": distribute_tensor(whole, mesh, [Shard(0)]),
+       "columns": distribute_tensor(whole, mesh, [Shard(1)]), "same": whole}}
+dcp.save(obj, checkpoint_id={str(tmp_path / "d")!r})
 dist.destroy_process_group()
 """
     file = tmp_path / "save.py"

@@ -1,0 +1,452 @@
+"""Loading checkpoints: solo.load beside torch, safetensors and the streamers, in the same run.
+
+Every run is a process of its own, runs of different loaders take turns, and the best of each
+is compared. "touched" means that every byte of every tensor was summed after the load; the
+cost of the sum itself is taken off, and the sums must agree. Rivals that are not installed
+are left out: pip install --no-deps fastsafetensors runai-model-streamer humanize.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.report import Report, Row, parser
+
+MIB = 1 << 20
+TIMEOUT_S = 300
+
+
+# ---- the files ----
+
+
+def make_state_dict(size: int, dim: int) -> dict[str, Any]:
+    """Random float32 and bfloat16 tensors of a transformer's shapes; small dim: many of them."""
+    import torch
+
+    generator = torch.Generator().manual_seed(7)
+    tensors: dict[str, Any] = {}
+    left = size
+
+    def add(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        nonlocal left
+        count = torch.Size(shape).numel() * dtype.itemsize
+        words = torch.empty(-(-count // 8), dtype=torch.int64).random_(generator=generator)
+        tensors[name] = words.view(torch.uint8)[:count].clone().view(dtype).reshape(shape)
+        left -= count
+
+    add("model.embed.weight", (max(64, size // 16 // dim), dim), torch.bfloat16)
+    layer = 0
+    while left > 0:
+        for name, shape in (("q", (dim, dim)), ("k", (dim // 4, dim)), ("v", (dim // 4, dim)),
+                            ("o", (dim, dim)), ("up", (3 * dim, dim)), ("down", (dim, 3 * dim)),
+                            ("norm1", (dim,)), ("norm2", (dim,))):  # fmt: skip
+            dtype = torch.float32 if name.startswith("norm") else torch.bfloat16
+            add(f"model.layers.{layer}.{name}.weight", shape, dtype)
+        add(f"model.layers.{layer}.gate.weight", (dim, dim), torch.float32)
+        layer += 1
+    return tensors
+
+
+def make_files(folder: pathlib.Path, size: int, dim: int) -> None:
+    """The same tensors as torch zip, safetensors and DCP, written to disk."""
+    import warnings
+
+    import safetensors.torch
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    tensors = make_state_dict(size, dim)
+    torch.save(tensors, folder / "x.pt")
+    safetensors.torch.save_file(tensors, folder / "x.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(dict(tensors), checkpoint_id=str(folder / "dcp"), no_dist=True)
+    for path in files_under(folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    count = sum(t.numel() * t.element_size() for t in tensors.values())
+    (folder / "made.json").write_text(json.dumps({"bytes": count, "tensors": len(tensors)}))
+
+
+def files_under(path: pathlib.Path) -> list[pathlib.Path]:
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def set_cache(path: pathlib.Path, *, warm: bool) -> None:
+    """Put these files, and no others, into the page cache or out of it."""
+    for file in files_under(path):
+        descriptor = os.open(file, os.O_RDONLY)
+        if warm:
+            room = bytearray(4 * MIB)
+            while os.readv(descriptor, [room]):
+                pass
+        else:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+# ---- the loaders; each runs in a child ----
+
+
+def torch_load(path: str, **options: Any) -> Any:
+    import torch
+
+    return torch.load(path, weights_only=True, **options)
+
+
+def solo_load(path: str, **options: Any) -> Any:
+    import solo
+
+    return solo.load(path, **options)
+
+
+def safetensors_load(path: str, **options: Any) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path, **options)
+
+
+def fast_load(path: str) -> Any:
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    loader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True, max_threads=16)
+    loader.add_filenames({0: [path]})
+    files = loader.copy_files_to_device()
+    kept.extend([loader, files])
+    return {name: files.get_tensor(name) for name in loader.get_keys()}
+
+
+def runai_load(path: str) -> Any:
+    from runai_model_streamer import SafetensorsStreamer
+
+    streamer = SafetensorsStreamer()
+    streamer.__enter__()
+    kept.append(streamer)
+    streamer.stream_file(path)
+    return dict(streamer.get_tensors())
+
+
+def dcp_load(path: str) -> Any:
+    import pickle
+    import warnings
+
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    warnings.simplefilter("ignore")
+    with open(path + "/.metadata", "rb") as stream:
+        metadata = pickle.load(stream)
+    tensors = {
+        name: torch.empty(item.size, dtype=item.properties.dtype)
+        for name, item in metadata.state_dict_metadata.items()
+    }
+    dcp.load(tensors, checkpoint_id=path, no_dist=True)
+    return tensors
+
+
+def make_model(path: str) -> Any:
+    """A module with the checkpoint's tensors, allocated and not yet touched."""
+    import torch
+
+    model = torch.nn.Module()
+    for name, tensor in torch.load(path, map_location="meta", weights_only=True).items():
+        model.register_buffer(name.replace(".", "_"), torch.empty(tensor.shape, dtype=tensor.dtype))
+    return model
+
+
+def idiom(path: str, model: Any) -> Any:
+    state = {name.replace(".", "_"): t for name, t in torch_load(path).items()}
+    model.load_state_dict(state)
+    return dict(model.state_dict())
+
+
+def solo_into(path: str, model: Any) -> Any:
+    import solo
+
+    target = {name: model.get_buffer(name.replace(".", "_")) for name in solo.inspect(path).names}
+    solo.load_into(target, path)
+    return target
+
+
+kept: list[Any] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    load: Callable[..., Any]
+    file: str = "x.pt"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    prepare: Callable[[str], Any] | None = None
+    package: str = "torch"
+
+
+ST = "x.safetensors"
+CASES = {
+    "torch": Case(torch_load),
+    "torch mmap": Case(torch_load, options={"mmap": True}),
+    "solo 1 thread": Case(solo_load, options={"threads": 1}),
+    "solo 2 threads": Case(solo_load, options={"threads": 2}),
+    "solo 1 thread, no checksum": Case(solo_load, options={"threads": 1, "verify": False}),
+    "solo": Case(solo_load),
+    "solo mmap": Case(solo_load, options={"mode": "mmap"}),
+    "solo safetensors": Case(solo_load, ST),
+    "solo safetensors mmap": Case(solo_load, ST, {"mode": "mmap"}),
+    "safetensors": Case(safetensors_load, ST),
+    "safetensors pread": Case(safetensors_load, ST, {"backend": "pread"}),
+    "fastsafetensors": Case(fast_load, ST, package="fastsafetensors"),
+    "runai streamer": Case(runai_load, ST, package="runai_model_streamer"),
+    "DCP": Case(dcp_load, "dcp"),
+    "solo DCP": Case(solo_load, "dcp"),
+    "load_state_dict": Case(idiom, prepare=make_model),
+    "solo load_into": Case(solo_into, prepare=make_model),
+}
+
+
+def checksum(tensors: dict[str, Any]) -> int:
+    import torch
+
+    total = 0
+    for tensor in tensors.values():
+        raw = tensor.detach().reshape(-1).view(torch.uint8)
+        whole = raw.numel() // 8 * 8
+        if raw.data_ptr() % 8:
+            raw = raw.clone()
+        total += int(torch.sum(raw[:whole].view(torch.int64))) + int(torch.sum(raw[whole:]))
+    return total & (1 << 64) - 1
+
+
+def child(name: str, folder: str) -> None:
+    """Load once, when told to; print seconds and the sum."""
+    import gc
+
+    import torch
+
+    case = CASES[name]
+    path = f"{folder}/{case.file}"
+    torch.set_num_threads(1)
+    for module in (case.package, "solo.load", "safetensors.torch", "torch.distributed.checkpoint"):
+        __import__(module)
+    torch.sum(torch.ones(1 << 16, dtype=torch.int64))
+    torch._weights_only_unpickler._get_allowed_globals()  # type: ignore[attr-defined]
+    prepared = [case.prepare(path)] if case.prepare else []
+    gc.collect()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begun = time.perf_counter()
+    tensors = case.load(path, *prepared, **case.options)
+    loaded = time.perf_counter() - begun
+    first = checksum(tensors)
+    touched = time.perf_counter() - begun
+    begun = time.perf_counter()
+    checksum(tensors)
+    spent = time.perf_counter() - begun
+    print(
+        json.dumps({"load": loaded, "touched": max(touched - spent, 1e-6), "sum": first}),
+        flush=True,
+    )
+    os._exit(0)  # half-open streamers are not torn down
+
+
+# ---- the parent ----
+
+
+def rss_anonymous(process: int) -> int:
+    try:
+        for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def start(name: str, folder: pathlib.Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.bench_load", "--child", name, str(folder)]
+    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        process.kill()
+        process.wait()
+        raise RuntimeError(f"{name} did not start")
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> dict[str, float]:
+    out, _ = process.communicate("go\n", timeout=TIMEOUT_S)
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def run(name: str, folder: pathlib.Path, *, warm: bool = True) -> dict[str, float]:
+    path = folder / CASES[name].file
+    process = start(name, folder)
+    set_cache(path, warm=warm)
+    return go(process)
+
+
+def peak(name: str, folder: pathlib.Path) -> int:
+    """Growth of anonymous memory at its highest, watched every millisecond."""
+    process = start(name, folder)
+    before = highest = rss_anonymous(process.pid)
+    over = threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not over.is_set():
+            highest = max(highest, rss_anonymous(process.pid))
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    go(process)
+    over.set()
+    watcher.join()
+    return highest - before
+
+
+def best(
+    names: list[str], folder: pathlib.Path, count: int, *, warm: bool = True
+) -> dict[str, float]:
+    """Seconds of the best touched run of each; the loaders take turns."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    sums = set()
+    for _ in range(count):
+        for name in names:
+            result = run(name, folder, warm=warm)
+            times[name].append(result["touched"])
+            sums.add(result["sum"])
+    if len(sums) != 1:
+        raise RuntimeError(f"the loaders gave different bytes: {sums}")
+    return {name: min(values) for name, values in times.items()}
+
+
+class Bench:
+    def __init__(self, report: Report, folder: pathlib.Path, count: int) -> None:
+        made = json.loads((folder / "made.json").read_text())
+        self.report, self.folder, self.count = report, folder, count
+        self.size: int = made["bytes"]
+        self.label = f"{self.size / MIB:.0f} MiB, {made['tensors']} tensors"
+        report.say(f"{self.label}:")
+
+    def row(self, name: str, seconds: float, other: float, against: str, wanted: str) -> None:
+        rate = self.size / 1e9 / seconds
+        self.report.add(
+            Row(f"{name}, {self.label}", rate, "GB/s", other / seconds, against, wanted)
+        )
+
+    def copies(self) -> None:
+        rivals = [
+            name
+            for name in ("safetensors pread", "fastsafetensors", "runai streamer")
+            if importlib.util.find_spec(CASES[name].package)
+        ]
+        own = ["solo 1 thread", "solo 2 threads", "solo 1 thread, no checksum", "solo safetensors"]
+        times = best(["torch", *own, *rivals], self.folder, self.count)
+        self.row("solo, 1 thread", times[own[0]], times["torch"], "torch.load", ">= 2.4")
+        self.row("solo, 2 threads", times[own[1]], times["torch"], "torch.load", ">= 4")
+        self.row("solo, 1 thread, no checksum", times[own[2]], times[own[0]], "with checksum", "")
+        for name in rivals:
+            self.row("solo, safetensors file", times[own[3]], times[name], name, ">= 2")
+
+    def mapped(self) -> None:
+        names = ["torch mmap", "safetensors", "solo mmap", "solo safetensors mmap"]
+        times = best(names, self.folder, self.count)
+        self.row("solo mmap", times[names[2]], times[names[0]], "torch.load(mmap=True)", ">= 2")
+        self.row(
+            "solo mmap, safetensors file", times[names[3]], times[names[1]], "load_file", ">= 0.9"
+        )
+
+    def small(self) -> None:
+        names = ["torch", "safetensors", "solo", "solo safetensors"]
+        times = best(names, self.folder, self.count)
+        self.row("solo", times["solo"], times["torch"], "torch.load", ">= 6")
+        self.row("solo, safetensors file", times[names[3]], times[names[1]], "load_file", ">= 1")
+
+    def dcp(self) -> None:
+        times = best(["DCP", "solo DCP"], self.folder, self.count)
+        self.row("solo, DCP directory", times["solo DCP"], times["DCP"], "DCP's own reader", ">= 5")
+
+    def into(self) -> None:
+        names = ["load_state_dict", "solo load_into"]
+        times = best(names, self.folder, self.count)
+        against = "torch.load + load_state_dict"
+        self.row("load_into", times[names[1]], times[names[0]], against, ">= 3")
+        for name in names:
+            grown = peak(name, self.folder)
+            wanted = "<= 1.02" if name.startswith("solo") else ""
+            self.report.add(Row(f"{name}: peak anonymous memory, {self.label}", grown / MIB, "MiB",
+                                grown / self.size, "the checkpoint", wanted))  # fmt: skip
+
+    def cold(self) -> None:
+        path = self.folder / "x.pt"
+        disk = []
+        for _ in range(self.count):
+            begun = time.perf_counter()
+            subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=4M", "iflag=direct"],
+                           check=True, stderr=subprocess.DEVNULL)  # fmt: skip
+            disk.append(time.perf_counter() - begun)
+        times = best(["torch", "solo"], self.folder, self.count, warm=False)
+        self.row("solo, cold cache", times["solo"], min(disk), "dd iflag=direct", ">= 0.9")
+        self.row("solo, cold cache", times["solo"], times["torch"], "torch.load", "")
+
+    def ranks(self) -> None:
+        """Two processes load at once; the later one counts."""
+        single = min(run("solo 1 thread", self.folder)["touched"] for _ in range(self.count))
+        both = []
+        for _ in range(self.count):
+            pair = [start("solo 1 thread", self.folder) for _ in range(2)]
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                both.append(max(result["touched"] for result in pool.map(go, pair)))
+        self.report.add(Row(f"2 ranks, one file, {self.label}", min(both), "s", min(both) / single,
+                            "1 rank", "<= 1.2"))  # fmt: skip
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--dir", help="where the files are made (default: a temporary directory)")
+    made.add_argument("--large-mib", type=int, default=1024)
+    made.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = made.parse_args()
+    if options.child:
+        child(*options.child)
+        return
+    report = Report("load", as_json=options.json)
+    count = 3 if options.quick else 7
+    with tempfile.TemporaryDirectory(dir=options.dir) as home:
+        for name, size, dim in (
+            ("small", 64, 64),
+            ("middle", 64, 768),
+            ("large", options.large_mib, 2048),
+        ):
+            if options.quick and name == "large":
+                continue
+            folder = pathlib.Path(home) / name
+            folder.mkdir()
+            make_files(folder, size * MIB, dim)
+            bench = Bench(report, folder, count if name != "large" else max(3, count // 2))
+            if name == "small":
+                bench.small()
+                bench.dcp()
+                continue
+            bench.copies()
+            bench.mapped()
+            bench.into()
+            bench.cold()
+            bench.ranks()
+
+
+if __name__ == "__main__":
+    main()
