@@ -305,8 +305,10 @@ static bool fields_of_master(struct fields *f, struct msg *msg)
         fields_refuse(f, &msg->as.refuse);
         return true;
     case FRAME_MEMBERS:
-        fields_members(f, msg->table.members);
-        return true;
+        if (msg->table.members) {
+            fields_members(f, msg->table.members);
+        }
+        return msg->table.members != NULL;
     case FRAME_BEGIN:
         fields_begin(f, &msg->as.begin);
         return true;
@@ -321,8 +323,10 @@ static bool fields_of_master(struct fields *f, struct msg *msg)
         fields_end(f, &msg->as.end);
         return true;
     case FRAME_STATUS:
-        fields_status(f, msg->table.status);
-        return true;
+        if (msg->table.status) {
+            fields_status(f, msg->table.status);
+        }
+        return msg->table.status != NULL;
     default:
         return false;
     }

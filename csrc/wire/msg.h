@@ -2,7 +2,8 @@
  *
  * msg_encode writes a payload, msg_decode reads one with every count and text under a named
  * limit; a payload that is too short, too long or over a limit is SOLO_EPEER and leaves *out
- * undefined. Tables (MEMBERS, STATUS) live outside the struct: set `msg.table` first.
+ * undefined. Tables (MEMBERS, STATUS) live outside the struct: set `msg.table` first. One that is
+ * not set is a table that this side does not take: SOLO_EPEER too.
  *
  * Pure: no allocation. Byte tables: docs/wire.md (a test compares). */
 #ifndef SOLO_WIRE_MSG_H
@@ -222,7 +223,7 @@ struct msg {
         struct msg_end end;
         struct msg_link link;
     } as;
-    union { /* MEMBERS and STATUS: the table, owned by the caller */
+    struct { /* MEMBERS and STATUS: the table, owned by the caller; NULL: none is awaited */
         struct msg_members *members;
         struct msg_status *status;
     } table;
@@ -231,8 +232,8 @@ struct msg {
 /* Writes the payload of msg; its size, or SOLO_ELIMIT when it does not fit. */
 int msg_encode(const struct msg *msg, void *bytes, size_t capacity);
 
-/* Reads the payload of a frame of this type. For MEMBERS and STATUS out->table must point to
- * a table; other types leave it alone. */
+/* Reads the payload of a frame of this type. For MEMBERS and STATUS out->table has to point to
+ * a table of that kind, or to none; other types leave it alone. */
 int msg_decode(enum frame_type type, const void *bytes, size_t size, struct msg *out);
 
 /* Names each field of a message in order (tables: of one row), with its kind: u1 u2 u4 u8 i4 f8

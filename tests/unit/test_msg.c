@@ -179,3 +179,18 @@ TEST(every_message_can_name_its_fields)
         CHECK_EQ(msg_describe(messages[i], print_field, name), 0);
     }
 }
+
+/* A member has room for a list of members: a status, whose rows are larger, must not go there. */
+TEST(a_table_of_a_kind_that_is_not_awaited_is_refused)
+{
+    static struct msg_members members;
+    static struct msg_status status;
+    status.count = 1;
+    struct msg msg = {.type = FRAME_STATUS, .table = {.status = &status}};
+    int size = msg_encode(&msg, bytes, sizeof bytes);
+    CHECK(size > 0);
+    struct msg back = {.table = {.members = &members}};
+    CHECK_EQ(msg_decode(FRAME_STATUS, bytes, (size_t)size, &back), SOLO_EPEER);
+    struct msg neither = {0};
+    CHECK_EQ(msg_decode(FRAME_MEMBERS, bytes, 0, &neither), SOLO_EPEER);
+}
