@@ -101,6 +101,14 @@ void member_over(struct member *member, int rc, const char *text, struct out *ou
     if (member->state == MEMBER_ENDED) {
         return;
     }
+    if (merge_applying(member)) { /* half of the script's values are new: to the end with it */
+        member->over_due = true;
+        member->over_rc = rc;
+        text_copy(member->over_text, sizeof member->over_text, text);
+        member->control = CONTROL_WAITING;
+        member->control_retry_us = UINT64_MAX;
+        return;
+    }
     text_copy(member->text, sizeof member->text, text);
     if (merge_exchanging(member)) {
         merge_drop(member, out);
@@ -169,8 +177,8 @@ static int on_leave(struct member *member, const struct member_event *event, str
         msg->as.leave.finished = event->ok;
         text_copy(msg->as.leave.text, sizeof msg->as.leave.text, event->text);
     }
-    text_copy(member->text, sizeof member->text, "this node has left the job");
-    if (member->submitted) {
+    if (member->submitted && !merge_applying(member)) {
+        text_copy(member->text, sizeof member->text, "this node has left the job");
         if (merge_exchanging(member)) {
             merge_drop(member, out);
         }
@@ -182,6 +190,18 @@ static int on_leave(struct member *member, const struct member_event *event, str
 }
 
 /* ---- time --------------------------------------------------------------------------------- */
+
+/* The pause before something is tried again: it doubles with each failure, and its second half is
+ * left to chance, so that those who lost the same thing do not all come back at once. */
+uint64_t member_backoff_us(struct member *member, uint32_t failures)
+{
+    uint64_t pause = MEMBER_BACKOFF_MIN_US;
+    for (uint32_t i = 0; i < failures && pause < MEMBER_BACKOFF_MAX_US; i++) {
+        pause *= 2;
+    }
+    pause = pause < MEMBER_BACKOFF_MAX_US ? pause : MEMBER_BACKOFF_MAX_US;
+    return pause / 2 + rng_below(&member->rng, (uint32_t)(pause / 2) + 1);
+}
 
 static uint64_t latest(uint64_t a, uint64_t b)
 {

@@ -20,6 +20,7 @@
  * SUBMIT       the script is at its boundary (event.submit). One at a time: until COMPLETE.
  *              Not before JOINED.
  * LEAVE        goodbye (ok: finished; text): sends LEAVE, ends all waits with SOLO_ECLOSED, OVER.
+ *              A merge that is being applied is completed first, as after FRAME_END.
  * MASTER_UP    the control connection stands, its hello is over.
  * MASTER_DOWN  it could not be made or is lost (rc, text). SOLO_EAUTH, SOLO_EVERSION and
  *              SOLO_EREFUSED before this node ever joined end the member: nothing would change.
@@ -193,6 +194,9 @@ struct member {
     struct rng rng;
     uint64_t now_us;
     char text[MSG_REASON_MAX]; /* why the latest result has rc < 0 */
+    bool over_due;             /* OVER waits for the end of an outer step that has begun */
+    int over_rc;
+    char over_text[MSG_REASON_MAX];
 
     bool attached, joined, founder;
     struct member_attach attach;

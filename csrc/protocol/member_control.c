@@ -1,16 +1,6 @@
 /* The connection to the master: made, kept alive, made again with growing, jittered pauses. */
 #include "protocol/member_parts.h"
 
-static uint64_t backoff_us(struct member *member, uint32_t failures)
-{
-    uint64_t pause = MEMBER_BACKOFF_MIN_US;
-    for (uint32_t i = 0; i < failures && pause < MEMBER_BACKOFF_MAX_US; i++) {
-        pause *= 2;
-    }
-    pause = pause < MEMBER_BACKOFF_MAX_US ? pause : MEMBER_BACKOFF_MAX_US;
-    return pause / 2 + rng_below(&member->rng, (uint32_t)(pause / 2) + 1);
-}
-
 void control_connect(struct member *member, struct out *out)
 {
     member->control = CONTROL_CONNECTING;
@@ -84,7 +74,8 @@ static void disconnected(struct member *member, const char *why, struct out *out
         state_stop(member);
         member_rest(member);
     }
-    member->control_retry_us = member->now_us + backoff_us(member, member->control_failures++);
+    member->control_retry_us =
+        member->now_us + member_backoff_us(member, member->control_failures++);
 }
 
 void control_down(struct member *member, int rc, const char *text, struct out *out)
@@ -133,7 +124,7 @@ static void on_refuse(struct member *member, const struct msg_refuse *refuse, st
         return;
     }
     uint64_t pause = (uint64_t)refuse->retry_ms * 1000;
-    member->control_retry_us = member->now_us + pause + backoff_us(member, 0);
+    member->control_retry_us = member->now_us + pause + member_backoff_us(member, 0);
 }
 
 void control_ready(struct member *member, struct out *out)
@@ -177,13 +168,6 @@ static void on_end(struct member *member, const struct msg_end *end, struct out 
     struct event *event = out_event(out, EVENT_OVER);
     event->rc = end->rc;
     text_copy(event->text, sizeof event->text, text);
-    if (member->submitted) {
-        text_copy(member->text, sizeof member->text, text);
-        if (merge_exchanging(member)) {
-            merge_drop(member, out);
-        }
-        member_complete(member, end->rc < 0 ? end->rc : SOLO_EOVER, SOLO_MERGED, out);
-    }
     member_over(member, !member->joined && end->rc == 0 ? SOLO_EOVER : end->rc, text, out);
 }
 

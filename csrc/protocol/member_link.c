@@ -1,16 +1,6 @@
 /* Who the other nodes are, the data links to them, and the frames that come over these. */
 #include "protocol/member_parts.h"
 
-static uint64_t retry_pause_us(struct member *member, uint32_t failures)
-{
-    uint64_t pause = MEMBER_BACKOFF_MIN_US;
-    for (uint32_t i = 0; i < failures && pause < MEMBER_BACKOFF_MAX_US; i++) {
-        pause *= 2;
-    }
-    pause = pause < MEMBER_BACKOFF_MAX_US ? pause : MEMBER_BACKOFF_MAX_US;
-    return pause / 2 + rng_below(&member->rng, (uint32_t)(pause / 2) + 1);
-}
-
 /* ---- the table ---------------------------------------------------------------------------- */
 
 static uint32_t find(const struct member *member, uint64_t instance, uint32_t hint)
@@ -104,7 +94,7 @@ static void take_row(struct member *member, const struct msg_member *row, uint32
     }
     if (own) {
         member->listed = member->listed || slot != NOBODY;
-        member->slot = slot;
+        member->slot = slot != NOBODY ? slot : member->slot; /* a second row takes no slot away */
         member->founder = row->founder;
         return;
     }
@@ -194,7 +184,7 @@ void links_down(struct member *member, uint32_t index, enum fault_kind kind, con
     }
     bool was_up = peer->link == LINK_IS_UP;
     peer->link = peer->wanted ? LINK_WAITING : LINK_NONE;
-    peer->retry_us = member->now_us + retry_pause_us(member, peer->failures++);
+    peer->retry_us = member->now_us + member_backoff_us(member, peer->failures++);
     if (peer->wanted && peer->retry_us < member->links_wake_us) {
         member->links_wake_us = peer->retry_us;
     }

@@ -21,6 +21,7 @@ void member_rest(struct member *member); /* TRAINING, READY or OUTSIDE, as the f
 void member_joined(struct member *member, struct out *out);
 void member_complete(struct member *member, int rc, enum solo_outcome outcome, struct out *out);
 void member_over(struct member *member, int rc, const char *text, struct out *out);
+uint64_t member_backoff_us(struct member *member, uint32_t failures);
 
 void control_connect(struct member *member, struct out *out);
 void control_hello(struct member *member, struct out *out); /* JOIN, when there is what to say */

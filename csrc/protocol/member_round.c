@@ -18,6 +18,9 @@ void merge_fault(struct member *member, enum fault_kind kind, uint32_t rank, con
     if (member->control != CONTROL_ADMITTED) {
         return; /* the loss of the master has ended the attempt already */
     }
+    if (out->msg_count > 0 && out->msgs[out->msg_count - 1].type == FRAME_FAULT) {
+        return; /* a list that lacks many of the round's members: one fault ends the attempt */
+    }
     struct msg *msg = out_msg(out, FRAME_FAULT);
     struct msg_fault *fault = &msg->as.fault;
     fault->id = member->round.id;
@@ -202,6 +205,9 @@ void merge_applied(struct member *member, const struct member_event *event, stru
     member_rest(member);
     state_tell(member, out);
     control_hello(member, out); /* if the master came back meanwhile */
+    if (member->over_due) {
+        member_over(member, member->over_rc, member->over_text, out);
+    }
 }
 
 /* ---- time --------------------------------------------------------------------------------- */
