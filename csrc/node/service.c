@@ -234,6 +234,13 @@ static int on_frame(void *context, struct conn *conn, const struct frame *frame,
 
 static const struct conn_calls calls = {.frame = on_frame, .lost = on_lost};
 
+static void on_refused(void *context, const char *from, int rc, const char *text)
+{
+    (void)context;
+    log_line(SOLO_LOG_INFO, "solo master: turned away %s: %s (%s)", from, text,
+             solo_error_name(rc));
+}
+
 static int on_admit(void *context, struct conn *conn, const struct frame *first,
                     const void *payload)
 {
@@ -245,20 +252,15 @@ static int on_admit(void *context, struct conn *conn, const struct frame *first,
             conn_adopt(conn, &calls, client);
             feed(service, (struct master_event){
                               .type = MASTER_ACCEPTED, .conn = i, .address = conn_peer(conn)});
-            if (take_message(client, first, payload) < 0) {
+            int rc = take_message(client, first, payload);
+            if (rc < 0) { /* no node yet whose loss would tell why */
+                on_refused(service, conn_peer(conn), rc, err_text());
                 fail_client(client);
             }
             return 0;
         }
     }
     return err_set(SOLO_ELIMIT, "the master has %u connections, its limit", MASTER_CONNS_MAX);
-}
-
-static void on_refused(void *context, const char *from, int rc, const char *text)
-{
-    (void)context;
-    log_line(SOLO_LOG_INFO, "solo master: turned away %s: %s (%s)", from, text,
-             solo_error_name(rc));
 }
 
 static const struct door_calls door_calls = {.admit = on_admit, .refused = on_refused};

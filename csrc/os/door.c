@@ -61,6 +61,9 @@ static int on_first_frame(void *context, struct conn *conn, const struct frame *
     guest->conn = NULL; /* the slot is free */
     int rc = config->calls->admit(config->context, conn, frame, payload);
     if (rc < 0) {
+        char text[SOLO_TEXT_MAX];
+        snprintf(text, sizeof text, "%s", err_text());
+        tell_refused(guest->door, conn_peer(conn), rc, text);
         conn_free(conn);
     } else {
         MUST(conn->config.context != guest); /* adopted */

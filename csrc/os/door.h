@@ -15,10 +15,10 @@ struct door;
 
 struct door_calls {
     /* A proved connection and its first frame (at most CONN_INBOX_MAX; valid during the call).
-     * Take it with conn_adopt and return 0; a negative code closes it (nothing is sent: to
+     * Take it with conn_adopt and return 0; a negative code with its text closes it (nothing is sent: to
      * tell the peer, adopt it, conn_send_copy, conn_finish). */
     int (*admit)(void *context, struct conn *conn, const struct frame *first, const void *payload);
-    /* Somebody who was not let in, and why. May be NULL. */
+    /* Somebody who was not let in, by the door or by admit, and why. May be NULL. */
     void (*refused)(void *context, const char *peer, int rc, const char *text);
 };
 

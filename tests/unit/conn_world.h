@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "check.h"
 #include "os/door.h"
 #include "os/host.h"
@@ -95,7 +96,7 @@ static inline int on_admit(void *context, struct conn *conn, const struct frame 
 {
     (void)context;
     if (first->type == FRAME_LEAVE) {
-        return SOLO_EREFUSED;
+        return err_set(SOLO_EREFUSED, "nobody leaves who never came");
     }
     server.conn = conn;
     server.opened++;

@@ -130,6 +130,9 @@ TEST(a_first_frame_that_is_not_wanted_closes_the_connection)
     CHECK_EQ(conn_send_copy(client.conn, &(struct frame){.type = FRAME_LEAVE}, "", 0), 0);
     UNTIL(client.lost);
     CHECK_EQ(client.rc, SOLO_ECLOSED);
+    CHECK_EQ(refused, 1);
+    CHECK_EQ(refused_rc, SOLO_EREFUSED);
+    CHECK_STR(refused_text, "nobody leaves who never came");
     close_door();
 }
 
