@@ -20,6 +20,7 @@ struct call *call_new(struct solo *solo)
         return NULL;
     }
     latch_init(&call->latch);
+    lock_init(&call->lock);
     atomic_init(&call->owners, 2);
     call->solo = solo;
     return call;
@@ -29,6 +30,7 @@ static void call_drop(struct call *call)
 {
     if (atomic_fetch_sub_explicit(&call->owners, 1, memory_order_acq_rel) == 1) {
         latch_deinit(&call->latch);
+        lock_deinit(&call->lock);
         free(call);
     }
 }
@@ -37,6 +39,21 @@ void call_finish(struct call *call, int rc, const char *text)
 {
     latch_set(&call->latch, rc, text);
     call_drop(call);
+}
+
+bool call_borrow(struct call *call)
+{
+    lock_take(&call->lock);
+    if (call->gave_up) {
+        lock_give(&call->lock);
+        return false;
+    }
+    return true;
+}
+
+void call_return(struct call *call)
+{
+    lock_give(&call->lock);
 }
 
 int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_joined *out)
@@ -48,6 +65,9 @@ int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_
         return rc;
     }
     if (!latch_wait(&call->latch, deadline_us, &rc)) {
+        lock_take(&call->lock); /* the engine may be in the middle of the caller's memory */
+        call->gave_up = true;
+        lock_give(&call->lock);
         rc = err_set(SOLO_ETIMEDOUT, "the engine did not answer in time");
     } else if (rc >= 0 && out) {
         *out = call->joined;
@@ -92,18 +112,15 @@ static void end(struct solo *solo, int rc, const char *text)
         solo->shared.over_rc = rc < 0 ? rc : SOLO_EOVER;
         snprintf(solo->shared.over_text, sizeof solo->shared.over_text, "%s", text);
         lock_give(&solo->shared.lock);
-        atomic_store(&solo->shared.over, rc >= 0 && !solo->leaving);
+        atomic_store(&solo->shared.over, rc >= 0 && !solo->left);
     }
     fail_all(solo, rc < 0 ? rc : SOLO_EOVER, text);
 }
 
 void engine_over(struct solo *solo, int rc)
 {
-    const char *text = rc < 0          ? solo->member.text
-                       : solo->leaving ? "this node has left the job"
-                                       : "the job is over: its founders have finished";
-    log_line(rc < 0 ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s", text);
-    end(solo, rc, text);
+    log_line(rc < 0 ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s", solo->member.text);
+    end(solo, rc, solo->member.text);
 }
 
 void engine_fail(struct solo *solo, int rc)
@@ -115,6 +132,10 @@ void engine_fail(struct solo *solo, int rc)
         call_finish(solo->leaving, 0, NULL);
         solo->leaving = NULL;
     }
+    /* The others hear of it at once, and nothing of theirs is written here any more: what a round
+     * needs may not be there. */
+    uplink_free(solo);
+    peer_close_all(solo);
 }
 
 /* ---- attach ------------------------------------------------------------------------------ */
@@ -201,7 +222,11 @@ static void on_attach(void *context, void *argument)
     drive_feed(solo, &start);
     struct member_event event = drive_event(solo, MEMBER_ATTACH);
     event.attach = &attach;
-    drive_feed(solo, &event);
+    int rc = drive_feed(solo, &event);
+    if (rc < 0 && solo->attach) {
+        solo->attach = NULL;
+        call_finish(call, rc, err_text());
+    }
 }
 
 int solo_attach(struct solo *solo, const struct solo_tensor *tensors, size_t count,
@@ -249,8 +274,9 @@ void attach_finish(struct solo *solo, const struct member_result *result)
         call_finish(call, result->rc, solo->member.text);
         return;
     }
-    if (result->replaced) {
+    if (result->replaced && call_borrow(call)) {
         job_give_values(&solo->job, call->data);
+        call_return(call);
     }
     call->joined = (struct solo_joined){
         .version = result->version,
@@ -289,7 +315,12 @@ static void on_submit(void *context, void *argument)
         event.submit.steps = submission->contribution.steps;
         event.submit.lr_sum = submission->contribution.lr_sum;
         event.submit.final = submission->contribution.final != 0;
-        drive_feed(solo, &event);
+        int rc = drive_feed(solo, &event);
+        if (rc < 0 && solo->handle) { /* before it has joined */
+            solo->handle = NULL;
+            atomic_store(&solo->shared.busy, false);
+            handle_finish(handle, rc, err_text(), NULL);
+        }
     }
     free(submission);
 }
@@ -297,6 +328,9 @@ static void on_submit(void *context, void *argument)
 int solo_submit(struct solo *solo, void *const *data, const struct solo_contribution *contribution,
                 struct solo_handle **out)
 {
+    if (!data || !contribution) {
+        return err_set(SOLO_EINVAL, "solo_submit: there is no data, or no contribution");
+    }
     if (atomic_load(&solo->shared.over)) {
         return over_error(solo);
     }
@@ -369,6 +403,7 @@ static void on_leave(void *context, void *argument)
         return;
     }
     solo->leaving = call;
+    solo->left = true;
     struct member_event event = drive_event(solo, MEMBER_LEAVE);
     event.ok = call->finished;
     event.text = call->reason;

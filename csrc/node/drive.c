@@ -112,10 +112,10 @@ static void do_action(struct solo *solo, const struct action *action)
     }
 }
 
-void drive_feed(struct solo *solo, struct member_event *event)
+int drive_feed(struct solo *solo, struct member_event *event)
 {
     if (solo->ended) {
-        return;
+        return 0;
     }
     MUST(!solo->stepping);
     solo->stepping = true;
@@ -125,7 +125,7 @@ void drive_feed(struct solo *solo, struct member_event *event)
         log_line(SOLO_LOG_WARN, "solo: event %d was not allowed: %s", (int)event->type, err_text());
     }
     report_state(solo); /* whoever is woken by an action sees the state that woke it */
-    for (uint32_t i = 0; i < solo->out.count; i++) {
+    for (uint32_t i = 0; i < solo->out.count && !solo->ended; i++) {
         do_action(solo, &solo->out.actions[i]);
     }
     solo->stepping = false;
@@ -135,4 +135,5 @@ void drive_feed(struct solo *solo, struct member_event *event)
         loop_timer_set(solo->loop, &solo->tick, solo->out.wake_us);
     }
     report_state(solo);
+    return rc;
 }

@@ -152,13 +152,13 @@ static int open_parts(struct solo *solo)
 static void free_parts(struct solo *solo)
 {
     peer_free_all(solo);
+    if (solo->has_saver) { /* before the mailbox, to which its thread posts until it has ended */
+        saver_close(&solo->saver);
+    }
     if (solo->mailbox) {
         mailbox_free(solo->mailbox);
     }
     loop_free(solo->loop);
-    if (solo->has_saver) {
-        saver_close(&solo->saver);
-    }
     if (solo->has_job) {
         job_close(&solo->job);
     }

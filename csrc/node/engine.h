@@ -50,7 +50,8 @@ struct call { /* what a caller waits for; two owners like a handle */
     struct latch latch;
     atomic_uint owners;
     struct solo *solo;
-    struct layout layout;
+    struct lock lock; /* of gave_up, and held while the caller's memory below is used */
+    bool gave_up;     /* the caller waits no more: its memory may be gone */
     void *const *data;
     struct solo_joined joined;
     bool finished; /* leave */
@@ -136,11 +137,12 @@ struct solo {
     struct solo_handle *handle;
     void *const *data;
     struct epoch reported_epoch;
-    bool ended;
+    bool ended, left; /* left: this node said goodbye */
 };
 
-/* drive.c: one event to the machine, then its actions. Never from inside an action. */
-void drive_feed(struct solo *solo, struct member_event *event);
+/* drive.c: one event to the machine, then its actions. Never from inside an action. An error is
+ * the caller's: an event that the state does not allow. */
+int drive_feed(struct solo *solo, struct member_event *event);
 struct member_event drive_event(struct solo *solo, enum member_event_type type);
 
 /* work.c: what takes time, a slice per turn of the loop. */
@@ -166,6 +168,7 @@ void peer_close(struct solo *solo, uint32_t peer);
 void peer_send_chunk(struct solo *solo, const struct action *action);
 void peer_send_state(struct solo *solo, const struct action *action);
 void peer_resume_all(struct solo *solo);
+void peer_close_all(struct solo *solo); /* the links; the door stays */
 /* Nothing is read from or written to the area by links any more. */
 void peer_release_all(struct solo *solo, const struct area *area);
 void peer_free_all(struct solo *solo);
@@ -183,5 +186,8 @@ struct call *call_new(struct solo *solo);    /* NULL: no memory */
 /* Posts it and waits; drops the caller's share. `out` (may be NULL) gets call->joined. */
 int call_do(struct call *call, mailbox_fn fn, uint64_t deadline_us, struct solo_joined *out);
 void call_finish(struct call *call, int rc, const char *text);
+/* The caller's memory may be used until call_return; false: it has given up. */
+bool call_borrow(struct call *call);
+void call_return(struct call *call);
 
 #endif

@@ -223,6 +223,10 @@ static int admit_link(struct solo *solo, struct conn *conn, struct peer_link *pe
     if (peer->link && !peer->dialed && peer->made == made) {
         return link_add(peer->link, conn);
     }
+    if (peer->link && !peer->dialed && made < peer->made) {
+        return err_set(SOLO_ECLOSED, "a late stream of a link that node %u has replaced",
+                       solo->member.peers[peer->index].node_rank);
+    }
     if (peer->link) { /* its maker has begun anew and knows that this one is dead */
         forget_link(peer);
         feed_down(peer, SOLO_ECLOSED, "it connected again");
@@ -397,12 +401,16 @@ void peer_release_all(struct solo *solo, const struct area *area)
     }
 }
 
+void peer_close_all(struct solo *solo)
+{
+    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
+        forget_link(&solo->links[i]);
+    }
+}
+
 void peer_free_all(struct solo *solo)
 {
     door_close(solo->door);
     solo->door = NULL;
-    for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
-        link_free(solo->links[i].link);
-        solo->links[i].link = NULL;
-    }
+    peer_close_all(solo);
 }

@@ -193,8 +193,13 @@ static int read_anchor(const struct solo *solo, const struct call *call)
 
 static void on_read(void *context, void *argument)
 {
-    int rc = read_anchor(context, argument);
-    call_finish(argument, rc, rc < 0 ? err_text() : NULL);
+    struct call *call = argument;
+    int rc = 0;
+    if (call_borrow(call)) {
+        rc = read_anchor(context, call);
+        call_return(call);
+    }
+    call_finish(call, rc, rc < 0 ? err_text() : NULL);
 }
 
 /* Through the loop thread, because a node that fell out fetches a new anchor at any time. */
@@ -210,7 +215,8 @@ int solo_read_anchor(struct solo *solo, size_t tensor, float *anchor, float *mom
     call->tensor = tensor;
     call->anchor = anchor;
     call->momentum = momentum;
-    return call_do(call, on_read, CLOCK_NEVER, NULL);
+    uint64_t deadline_us = clock_us() + (uint64_t)solo->settings.timeout_ms * 1000;
+    return call_do(call, on_read, deadline_us, NULL);
 }
 
 uint64_t solo_memory_needed(const struct solo_config *config, const struct solo_tensor *tensors,

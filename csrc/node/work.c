@@ -205,8 +205,10 @@ static void do_reduce(struct solo *solo, const struct work *work)
 
 static void offer_state(struct solo *solo)
 {
-    if (solo->has_saver && solo->job.has_anchor) {
-        const struct msg_held *held = &solo->member.held;
+    const struct msg_held *held = &solo->member.held;
+    /* An anchor that was fetched wrong is not in place: what is must not be saved as its version. */
+    bool whole = held->held && held->digest == solo->job.digest && solo->job.has_anchor;
+    if (solo->has_saver && whole) {
         saver_offer(&solo->saver, held->version, held->job_step, solo->job.digest);
     }
 }
@@ -239,6 +241,18 @@ static bool do_apply(struct solo *solo, const struct work *work)
     return true;
 }
 
+/* The job begins with the values that the caller waits with. */
+static bool take_values(struct solo *solo)
+{
+    if (!solo->attach || !call_borrow(solo->attach)) {
+        engine_fail(solo, err_set(SOLO_ECLOSED, "this node waits no more to be let in"));
+        return false;
+    }
+    job_take_values(&solo->job, solo->attach->data);
+    call_return(solo->attach);
+    return true;
+}
+
 static void do_adopt(struct solo *solo, const struct work *work)
 {
     release_fetch(solo);
@@ -247,8 +261,8 @@ static void do_adopt(struct solo *solo, const struct work *work)
         event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);
     } else {
         job_fetch_abandon(&solo->job);
-        if (!solo->job.has_anchor && solo->attach) {
-            job_take_values(&solo->job, solo->attach->data);
+        if (!solo->job.has_anchor && !take_values(solo)) {
+            return;
         }
         event.digest = solo->job.digest;
     }

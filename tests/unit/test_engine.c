@@ -211,6 +211,19 @@ TEST(one_merge_at_a_time_and_a_wait_that_only_looks)
     close_all(2);
 }
 
+TEST(a_merge_before_the_node_has_joined_is_an_error_and_not_a_wait)
+{
+    open_master(1);
+    open_node(0, "avg");
+    struct solo_handle *handle;
+    CHECK_EQ(solo_submit(nodes[0].solo, nodes[0].data, NULL, &handle), SOLO_EINVAL);
+    CHECK_EQ(submit(&nodes[0], 1, &handle), 0);
+    CHECK_EQ(solo_wait(handle, 10000, &nodes[0].result), SOLO_EINVAL);
+    attach_all(1);
+    merge_all(1, (const uint64_t[]){1});
+    close_all(1);
+}
+
 /* The others go on alone when one closes in the middle of its merge. */
 TEST(closing_ends_the_merge_in_flight_and_leaves_the_data_as_it_was)
 {
