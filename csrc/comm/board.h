@@ -18,7 +18,7 @@
 #include "os/shm.h"
 
 #define BOARD_SLOT_BYTES (512u << 10) /* one window; two a rank: both stay in the caches */
-#define BOARD_TUBE_BYTES (16u << 10)  /* messages on their way from one rank to one other */
+#define BOARD_TUBE_BYTES (132u << 10) /* messages on their way from one rank to one other */
 
 /* Why the group broke, as the first rank that noticed wrote it. */
 struct board_fault {

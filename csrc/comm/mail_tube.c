@@ -3,7 +3,8 @@
 #include "comm/tube.h"
 #include "os/futex.h"
 
-#define TUBE_ROOM 8192u /* the power of two below BOARD_TUBE_BYTES less the head */
+#define TUBE_ROOM   (128u << 10) /* a power of two; the rest of BOARD_TUBE_BYTES is the head */
+#define PIECE_BYTES (TUBE_ROOM / 4)
 _Static_assert(TUBE_ROOM + sizeof(struct tube) <= BOARD_TUBE_BYTES, "a tube fits its place");
 _Static_assert(MAIL_EAGER_MAX + 2 * sizeof(struct tube_frame) <= TUBE_ROOM, "a short one fits");
 
@@ -53,6 +54,7 @@ static bool send_pieces(struct board *board, struct post *post)
     const struct tube *tube = tube_of(board, board->rank, post->peer);
     while (post->moved < post->size) {
         uint32_t room = tube_room(tube, TUBE_ROOM);
+        room = room < PIECE_BYTES ? room : PIECE_BYTES; /* one is read while the next is written */
         uint64_t left = post->size - post->moved;
         struct mail_item item = {.kind = MAIL_PIECE, .id = post->id, .offset = post->moved};
         item.bytes = left < room ? (uint32_t)left : room;

@@ -16,9 +16,9 @@
 /* Collectives and messages have links of their own: neither holds up the other. */
 enum net_lane { NET_COLLECTIVE, NET_MAIL, NET_LANES };
 
-/* Bits of frame.flags. */
+/* Bits of frame.flags; FRAME_UNCHECKED is the transport's. */
 enum net_flags {
-    NET_FAULT = 128,  /* the payload is the text of a fault; extra: its code */
+    NET_FAULT = 16,   /* the payload is the text of a fault; extra: its code */
     NET_GOODBYE = 32, /* the rank leaves in good order */
 };
 

@@ -507,9 +507,9 @@ int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
     if (op_own_copy(op, board->rank, &from, &to)) {
         memmove(to.bytes, from.bytes, from.count * solo_dtype_bytes(op->dtype));
     }
-    bool large = op->kind == SOLO_OP_ALLREDUCE || op->kind == SOLO_OP_REDUCE
-                     ? op_bytes(op) > ONE_SHOT_BYTES
-                     : false;
+    /* For two ranks both ways move as much, and one shot waits half as often. */
+    bool large = (op->kind == SOLO_OP_ALLREDUCE || op->kind == SOLO_OP_REDUCE) &&
+                 op_bytes(op) > ONE_SHOT_BYTES && board->ranks > 2;
     int rc = board_broken(board);
     if (rc == 0) {
         rc = large ? run_two_phase(&wait, op, &reduce) : run_exchange(&wait, op, &reduce);
