@@ -11,7 +11,7 @@ from typing import IO, Any
 import torch
 
 from solo._load.errors import CheckpointError, Problem, fail
-from solo._load.memory import human, parse_bytes
+from solo._load.memory import parse_bytes
 from solo._load.objects import TIED
 
 NAMES = {  # torch dtype to safetensors' name
@@ -41,7 +41,8 @@ def save(
     Args:
         obj: anything torch.save takes; for safetensors or shards a dict of tensors.
         path: the file; with ``shard_size`` a directory (made if need be).
-        shard_size: bytes of one file at most ("5GiB"); an index is written beside the files.
+        shard_size: bytes of one file at most ("5GiB"), a larger tensor has a file of its own; an
+            index is written beside the files.
         format: ``"pt"`` or ``"safetensors"``; None: by the suffix of path, else ``"pt"``.
         metadata: text entries of a safetensors file.
         compact: tensors that are parts of larger storages are saved without the rest.
@@ -221,10 +222,6 @@ def _save_shards(
         if name in tied:
             continue
         count = tensor.numel() * tensor.element_size()
-        if count > limit:
-            raise fail(
-                "argument", f"{name!r} alone has {human(count)}, more than shard_size", record=name
-            )
         if parts[-1] and size + count > limit:
             parts.append({})
             size = 0
