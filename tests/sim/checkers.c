@@ -228,8 +228,8 @@ void check_settled(struct world *world, const struct event *event)
 
 static bool explained(const struct world *world, const struct sim_node *node, int rc)
 {
-    if (world->fault_count == 0 && rc != SOLO_EOVER) {
-        return false;
+    if (world->fault_count == 0) { /* a late node may find the job, and its master, at an end */
+        return rc == SOLO_EOVER || world->over;
     }
     if (rc == SOLO_EABORTED) {
         return false; /* whoever makes rounds fail is found and dropped before that */
@@ -295,7 +295,7 @@ void check_end(struct world *world)
         }
         if (!node->over) {
             sim_fail(world, "promise 5: n%u did not end", node->rank);
-        } else if (world->fault_count == 0 && i <= world->founders &&
+        } else if (world->fault_count == 0 && node->member->founder &&
                    (node->errors > 0 || node->rejoins > 0 ||
                     node->steps_done < node->steps_total)) {
             sim_fail(world,
@@ -304,6 +304,9 @@ void check_end(struct world *world)
                      node->rank, node->errors, node->rejoins, (unsigned long long)node->steps_done,
                      (unsigned long long)node->steps_total, node->last_rc, node->member->text);
         }
+    }
+    if (world->fault_count == 0 && world->commits == 0) {
+        sim_fail(world, "without any fault no round was committed: nothing was looked at");
     }
     if (world->fault_count == 0 && world->aborts > 0) {
         sim_fail(world, "without any fault %u attempts were aborted", world->aborts);
