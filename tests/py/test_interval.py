@@ -13,11 +13,15 @@ from solo import _C
 from solo.interval import IntervalSync
 
 
+_seeding = threading.Lock()  # torch's generator is one for all threads
+
+
 def net(seed: int = 0, *, width: int = 64) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 3)
-    )
+    with _seeding:
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 3)
+        )
 
 
 def flat(module: nn.Module) -> torch.Tensor:
