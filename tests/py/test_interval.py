@@ -12,7 +12,6 @@ import solo
 from solo import _C
 from solo.interval import IntervalSync
 
-
 _seeding = threading.Lock()  # torch's generator is one for all threads
 
 
