@@ -3,10 +3,19 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "os/file.h"
 
 #define HUGE_BYTES (2u << 20)
+
+/* Not FILE_BLOCK_BYTES everywhere: 64 KiB on many an aarch64. There madvise would take more than it
+ * was told to, up to the end of the page. */
+static size_t page_bytes(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return page > FILE_BLOCK_BYTES ? page : FILE_BLOCK_BYTES;
+}
 
 int solo_arena_map(uint64_t bytes, uint64_t congruent_to, struct solo_arena *out)
 {
@@ -16,7 +25,8 @@ int solo_arena_map(uint64_t bytes, uint64_t congruent_to, struct solo_arena *out
     if (need < bytes || need > SIZE_MAX / 2) {
         return err_set(SOLO_ENOMEM, "an arena of %" PRIu64 " bytes is absurd", bytes);
     }
-    size_t size = ((size_t)need + FILE_BLOCK_BYTES - 1) & ~(size_t)(FILE_BLOCK_BYTES - 1);
+    size_t page = page_bytes();
+    size_t size = ((size_t)need + page - 1) & ~(page - 1);
     bool huge = size >= HUGE_BYTES;
     size_t room = huge ? size + HUGE_BYTES : size;
     uint8_t *map = mmap(NULL, room, PROT_READ | PROT_WRITE,
@@ -63,8 +73,9 @@ void solo_arena_unmap(struct solo_arena *arena)
 void solo_arena_drop(const struct solo_arena *arena, uint64_t offset, uint64_t bytes)
 {
     uintptr_t start = (uintptr_t)arena->at + offset, end = start + bytes;
-    start = (start + FILE_BLOCK_BYTES - 1) & ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
-    end &= ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
+    uintptr_t page = page_bytes();
+    start = (start + page - 1) & ~(page - 1);
+    end &= ~(page - 1);
     if (start < end) {
         madvise((void *)start, end - start, MADV_DONTNEED);
     }

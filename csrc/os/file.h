@@ -33,7 +33,7 @@ int file_read_direct(const struct solo_file *file, uint64_t offset, void *to, si
 /* Whether direct reads work on this file; opens it a second time. */
 bool file_direct_open(struct solo_file *file);
 
-/* SOLO_ECORRUPT if size, time or inode are no longer those of opening. */
+/* SOLO_ECORRUPT if size or time are no longer those of opening. */
 int file_unchanged(const struct solo_file *file);
 
 #endif
