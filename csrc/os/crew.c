@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/err.h"
+#include "os/thread.h"
 
 struct crew {
     crew_fn work;
@@ -79,7 +80,7 @@ int crew_start(uint32_t threads, size_t items, crew_fn work, void *context, stru
         pthread_mutex_lock(&crew->lock);
         crew->running++;
         pthread_mutex_unlock(&crew->lock);
-        int failed = pthread_create(&crew->threads[i], NULL, run, crew);
+        int failed = thread_create(&crew->threads[i], NULL, run, crew);
         if (failed) {
             pthread_mutex_lock(&crew->lock);
             crew->running--;

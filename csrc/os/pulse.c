@@ -1,7 +1,6 @@
 #include "os/pulse.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include <linux/futex.h>
 
 #include "base/err.h"
+#include "os/thread.h"
 
 #define STOPPED 0x3fffffffu /* no thread id: those are smaller */
 
@@ -92,16 +92,12 @@ static void *keep(void *unused)
 
 static int start_keeper(void)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_t id;
-    int failed = pthread_create(&id, &attributes, keep, NULL);
+    int failed = thread_create(&id, &attributes, keep, NULL);
     pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         return err_set(SOLO_ESYS, "cannot start the thread that shows this process is alive");
     }

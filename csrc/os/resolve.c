@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,11 +97,7 @@ static int start_thread(struct lookup *lookup)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, LOOKUP_STACK_BYTES);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' */
-    int rc = pthread_create(&id, &attributes, lookup_run, lookup);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_create(&id, &attributes, lookup_run, lookup);
     pthread_attr_destroy(&attributes);
     errno = rc;
     return rc == 0 ? 0 : err_errno("no thread for looking up %s", lookup->url.host);

@@ -9,6 +9,21 @@
 #include "base/err.h"
 #include "os/clock.h"
 
+int thread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *),
+                  void *context)
+{
+    static const int of_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof of_faults / sizeof *of_faults; i++) {
+        sigdelset(&blocked, of_faults[i]);
+    }
+    pthread_sigmask(SIG_BLOCK, &blocked, &before); /* inherited by the new thread */
+    int rc = pthread_create(id, attributes, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 static void *entry(void *argument)
 {
     struct thread *thread = argument;
@@ -22,11 +37,7 @@ int thread_start(struct thread *thread, const char *name, void (*run)(void *), v
     thread->run = run;
     thread->context = context;
     snprintf(thread->name, sizeof thread->name, "%s", name);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the new thread */
-    int rc = pthread_create(&thread->id, NULL, entry, thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_create(&thread->id, NULL, entry, thread);
     thread->started = rc == 0;
     errno = rc;
     return rc == 0

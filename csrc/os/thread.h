@@ -10,6 +10,12 @@
 
 #include "solo.h"
 
+/* pthread_create with all signals blocked in the new thread: they belong to the program, not to
+ * us. Only those that a fault of the thread itself raises get through, to whoever reports crashes.
+ * Returns an errno. */
+int thread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*run)(void *),
+                  void *context);
+
 struct thread {
     pthread_t id;
     void (*run)(void *context);
@@ -18,8 +24,7 @@ struct thread {
     bool started;
 };
 
-/* Starts `run(context)`, all signals blocked: they belong to the program, not to us. `thread`
- * stays where it is until thread_join. */
+/* Starts `run(context)` as thread_create does. `thread` stays where it is until thread_join. */
 int thread_start(struct thread *thread, const char *name, void (*run)(void *), void *context);
 void thread_join(struct thread *thread); /* of a thread that was not started: nothing */
 bool thread_is_me(const struct thread *thread);
