@@ -5,46 +5,11 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "os/link_queue.h"
-#include "os/pace.h"
+#include "os/link_inside.h"
 #include "os/sock.h"
-
-enum link_state {
-    LINK_DIALING,
-    LINK_OPEN,
-    LINK_DRAINING, /* one stream was closed in good order: the others still deliver */
-    LINK_LOST,
-};
 
 /* A stream is fed when fewer frames than this wait in it: one being sent, one to follow. */
 enum { STREAM_FRAMES = 2 };
-
-struct stream {
-    struct link *link;
-    struct conn *conn; /* NULL: free */
-    bool open;
-};
-
-struct link {
-    struct link_config config;
-    struct conn_config conn_config;
-    enum link_state state;
-    bool dialed, finishing, no_more_streams;
-    struct solo_url to;
-    struct frame greeting;
-    uint8_t greeting_payload[LINK_GREETING_MAX];
-
-    struct stream streams[LINK_STREAMS_MAX];
-    uint32_t next_stream; /* whose turn it is */
-    uint32_t streams_wanted;
-    struct link_queue queue;
-    struct loop_timer deadline; /* of finishing, or of draining */
-    char peer[ADDR_TEXT_MAX];
-
-    struct pace pace;
-    uint64_t send_bytes_max; /* of one stream */
-    uint64_t closed_sent_bytes, closed_received_bytes;
-};
 
 /* ---- ends ------------------------------------------------------------------------------- */
 
@@ -98,15 +63,6 @@ static void on_deadline(void *context)
 }
 
 /* ---- streams: how many ------------------------------------------------------------------ */
-
-uint32_t link_streams(const struct link *link)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
-        count += link->streams[i].open;
-    }
-    return count;
-}
 
 static uint32_t streams_used(const struct link *link)
 {
@@ -436,7 +392,7 @@ int link_accept(const struct link_config *config, struct conn *first, struct lin
     return 0;
 }
 
-/* ---- questions -------------------------------------------------------------------------- */
+/* ---- payloads --------------------------------------------------------------------------- */
 
 void link_resume(struct link *link)
 {
@@ -465,57 +421,4 @@ int link_forget(struct link *link, const void *base, size_t size)
         }
     }
     return 0;
-}
-
-bool link_is_open(const struct link *link)
-{
-    return link->state == LINK_OPEN;
-}
-
-bool link_is_shm(const struct link *link)
-{
-    return link->streams[0].open && conn_is_shm(link->streams[0].conn);
-}
-
-uint32_t link_waiting(const struct link *link)
-{
-    return link->queue.count;
-}
-
-uint32_t link_rtt_us(const struct link *link)
-{
-    return link->pace.rtt_us;
-}
-
-uint64_t link_heard_us(const struct link *link)
-{
-    uint64_t heard_us = 0;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
-        uint64_t this_us = link->streams[i].open ? conn_heard_us(link->streams[i].conn) : 0;
-        heard_us = this_us > heard_us ? this_us : heard_us;
-    }
-    return heard_us;
-}
-
-uint64_t link_sent_bytes(const struct link *link)
-{
-    uint64_t bytes = link->closed_sent_bytes;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
-        bytes += link->streams[i].conn ? conn_sent_bytes(link->streams[i].conn) : 0;
-    }
-    return bytes;
-}
-
-uint64_t link_received_bytes(const struct link *link)
-{
-    uint64_t bytes = link->closed_received_bytes;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
-        bytes += link->streams[i].conn ? conn_received_bytes(link->streams[i].conn) : 0;
-    }
-    return bytes;
-}
-
-const char *link_peer(const struct link *link)
-{
-    return link->peer;
 }

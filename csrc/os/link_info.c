@@ -1,0 +1,64 @@
+/* What can be asked of a link. */
+#include "os/link_inside.h"
+
+uint32_t link_streams(const struct link *link)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        count += link->streams[i].open;
+    }
+    return count;
+}
+
+bool link_is_open(const struct link *link)
+{
+    return link->state == LINK_OPEN;
+}
+
+bool link_is_shm(const struct link *link)
+{
+    return link->streams[0].open && conn_is_shm(link->streams[0].conn);
+}
+
+uint32_t link_waiting(const struct link *link)
+{
+    return link->queue.count;
+}
+
+uint32_t link_rtt_us(const struct link *link)
+{
+    return link->pace.rtt_us;
+}
+
+uint64_t link_heard_us(const struct link *link)
+{
+    uint64_t heard_us = 0;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        uint64_t this_us = link->streams[i].open ? conn_heard_us(link->streams[i].conn) : 0;
+        heard_us = this_us > heard_us ? this_us : heard_us;
+    }
+    return heard_us;
+}
+
+uint64_t link_sent_bytes(const struct link *link)
+{
+    uint64_t bytes = link->closed_sent_bytes;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        bytes += link->streams[i].conn ? conn_sent_bytes(link->streams[i].conn) : 0;
+    }
+    return bytes;
+}
+
+uint64_t link_received_bytes(const struct link *link)
+{
+    uint64_t bytes = link->closed_received_bytes;
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        bytes += link->streams[i].conn ? conn_received_bytes(link->streams[i].conn) : 0;
+    }
+    return bytes;
+}
+
+const char *link_peer(const struct link *link)
+{
+    return link->peer;
+}
