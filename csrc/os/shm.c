@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "os/clock.h"
+#include "os/fork.h"
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
@@ -219,6 +220,7 @@ static int local_socket(const char *name, struct sockaddr_un *addr, socklen_t *s
     memcpy(addr->sun_path + 1, name, length); /* byte 0 stays zero: abstract, not a file */
     *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
     *fd_out = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fork_hide(*fd_out);
     return *fd_out < 0 ? err_errno("socket") : 0;
 }
 
@@ -262,6 +264,7 @@ int shm_accept(int listen_fd, int *fd_out)
         bool none = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         return none ? SOLO_EAGAIN : err_errno("accept on a local socket");
     }
+    fork_hide(fd);
     *fd_out = fd;
     return 0;
 }

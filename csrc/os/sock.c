@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "os/clock.h"
+#include "os/fork.h"
 
 /* Idle so long, then probed so often and so many times: a vanished host is noticed in 20 s. */
 enum { KEEPALIVE_IDLE_S = 8, KEEPALIVE_EVERY_S = 4, KEEPALIVE_COUNT = 3 };
@@ -64,6 +65,7 @@ static int bind_and_listen(const struct addr *addr)
     if (fd < 0) {
         return -1;
     }
+    fork_hide(fd);
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (addr->bytes.ss_family == AF_INET6) {
         set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
@@ -153,6 +155,7 @@ int sock_accept(int listen_fd, int *fd_out, struct addr *from_out)
         bool none = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         return none ? SOLO_EAGAIN : err_errno("accept (limit: ulimit -n)");
     }
+    fork_hide(fd);
     *fd_out = fd;
     *from_out = from;
     return 0;
@@ -167,6 +170,7 @@ int sock_connect(const struct addr *to, int *fd_out, enum solo_reach *reach_out)
     if (fd < 0) {
         return err_errno("socket (limit: ulimit -n)");
     }
+    fork_hide(fd);
     int rc = sock_options(fd);
     if (rc == 0 && connect(fd, (const struct sockaddr *)&to->bytes, to->size) < 0 &&
         errno != EINPROGRESS) {
