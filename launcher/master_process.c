@@ -14,6 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434 /* Linux 5.3, on every architecture; older headers lack it */
+#endif
+
 #include "master_watch.h"
 #include "number.h"
 #include "reach.h"
@@ -363,6 +367,8 @@ int master_process_run(struct launch *launch)
         message_note("master: %s", solo_error_text());
     }
     master_watch_end();
+    signal(SIGTERM, SIG_IGN); /* there is nothing left to stop: `running` goes */
+    signal(SIGINT, SIG_IGN);
     solo_master_close(running);
     return rc < 0 ? message_status(CODE_MASTER_START) : EXIT_SUCCESS;
 }

@@ -141,7 +141,7 @@ struct solo_config {
     uint32_t start_step;    /* steps this node has already done when it attaches */
     const char *interval;   /* "100" or "0:1,500:16"; compared between nodes as text */
     const char *outer;      /* "avg", "slowmo", "nesterov", with "lr=..,beta=.." after ':' */
-    const char *codec;      /* "fp32", "bf16", "int8" */
+    const char *codec;      /* "fp32", "bf16", "int8", "int4" */
     const char *versions;   /* "torch=2.13.0 python=3.11": compared, told in words */
     const char *state_dir;  /* NULL: none */
     int same_host_shm;      /* 1: shared memory to peers on this host (default), -1: never */
