@@ -9,7 +9,6 @@ which the sync happens, as the training script sees it.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 
 from benchmarks import netlab
 from benchmarks.nodes import Job, json_lines
-from benchmarks.peers import torchft_python
+from benchmarks.peers import torchft_env, torchft_python
 from benchmarks.report import Report, Row, median, parser
 
 HERE = pathlib.Path(__file__).parent
@@ -96,7 +95,7 @@ def torchft_syncs(rule: str, mib: float, count: int, syncs: int) -> float | None
     try:
         address = server.stdout.readline().strip()
         for index in range(count):
-            env = {**os.environ, "LIGHTHOUSE": address, "REPLICA": str(index)}
+            env = torchft_env(address, index)
             replicas.append(subprocess.Popen(command, env=env, **quiet))  # type: ignore[call-overload]
         shown = [replica.communicate(timeout=300)[0] for replica in replicas]
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -35,6 +36,12 @@ def python_with(name: str, alone: list[str], whole: list[str]) -> str | None:
             return None
         (home / "ready").touch()
     return str(python)
+
+
+def torchft_env(lighthouse: str, replica: int) -> dict[str, str]:
+    """The environment of one replica: of torch's backends none is loaded, solo's included."""
+    own = {"LIGHTHOUSE": lighthouse, "REPLICA": str(replica), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **own}
 
 
 def torchft_python() -> str | None:
