@@ -53,7 +53,11 @@ class Report:
     def joined(self, joined: _C.Joined, members: list[dict[str, Any]]) -> None:
         """The node is in: one line for itself and one per member."""
         self._wait_began = None
-        what = "founds the job" if joined["founder"] else f"joins at version {joined['version']}"
+        what = f"joins at version {joined['version']}"
+        if joined["founder"]:  # one that comes back, or a job that goes on from --state_dir
+            what = (
+                f"is back at version {joined['version']}" if joined["version"] else "founds the job"
+            )
         values = "takes the job's values" if joined["replaced"] else "keeps its values"
         self.say(f"{what} as slot {joined['slot']} of {len(members)}, {values}")
         for member in members:
@@ -151,7 +155,12 @@ class Report:
                 ("bytes/received", result["received_bytes"]),
                 ("version", result["version"]),
             ):
-                writer.add_scalar(f"solo/{name}", value, step)
+                try:
+                    writer.add_scalar(f"solo/{name}", value, step)
+                except OSError as error:  # of an earlier write: TensorBoard's thread has ended
+                    self._writer = None
+                    self.say(f"no more TensorBoard scalars: {error}; training goes on")
+                    return
 
     def _tensorboard(self) -> SummaryWriter | None:
         if self._writer is None and self._folder is not None:
@@ -166,7 +175,8 @@ class Report:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):
+                self._writer.close()
             self._writer = None
 
 

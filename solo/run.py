@@ -263,6 +263,16 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return TEMPFAIL
     except (ValueError, AssertionError) as wrong:
+        if run_logs.STARTED.is_set():  # torchrun could not read what a failed rank left for it
+            run_logs.drain()
+            log = run_logs.log_of(0)
+            error(
+                80,
+                f"node {node}: a rank failed, and why is not known: {wrong}",
+                why="the rank's error file is damaged or incomplete: a full disk?",
+                log=log,
+            )
+            return 1
         error(2, f"torchrun: {wrong}", next="solorun --help_all")
         return USAGE
     run_logs.drain()

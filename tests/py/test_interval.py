@@ -1,7 +1,10 @@
 """solo.IntervalSync with a real master and real engines: nodes are threads of this process."""
 
 import math
+import pathlib
+import shutil
 import threading
+import time
 
 import pytest
 import torch
@@ -202,6 +205,30 @@ def test_a_nan_on_one_node_does_not_spread_and_is_healed() -> None:
 
     with master(min_nodes=2) as url:
         assert nodes(2, work) == [3.0, 3.0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
+def test_logs_that_cannot_be_written_any_more_do_not_end_the_training(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+
+    def work(rank: int) -> int:
+        module = net(rank)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        config = settings(url, rank, job_dir=tmp_path)
+        with IntervalSync(module, optimizer, config=config) as sync:
+            for step in range(200):
+                train(module, optimizer, rank, step)
+                sync.step()
+                if step == 0:
+                    shutil.rmtree(tmp_path / "tensorboard")
+                time.sleep(0.001)  # TensorBoard writes on a thread of its own
+        return step
+
+    with master() as url:
+        assert nodes(1, work) == [199]
+    assert "no more TensorBoard scalars" in capsys.readouterr().err
 
 
 def test_a_late_joiner_takes_the_job_s_values_and_is_waited_for_by_nobody() -> None:

@@ -139,6 +139,17 @@ def test_an_exception_under_torchs_own_record_is_told_too(tmp_path: pathlib.Path
     assert "KeyError: 'mine'" in done.stderr.split("SOLO-E080")[1]
 
 
+def test_a_rank_whose_error_file_was_cut_short_by_a_full_disk_is_no_usage_error(
+    tmp_path: pathlib.Path,
+) -> None:
+    done = make(
+        tmp_path, "open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').close()\nsys.exit(3)"
+    ).run()
+    assert done.returncode == 1
+    assert "error SOLO-E080: node 0: a rank failed" in done.stderr
+    assert "rank0.err.log" in done.stderr
+
+
 # ---- signals ------------------------------------------------------------------------------------
 
 
