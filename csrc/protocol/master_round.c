@@ -92,10 +92,12 @@ static uint64_t hold_us(const struct master *master)
     return master_transfer_us(master, 2 * model_bytes(master));
 }
 
+/* One whose transfers fail (a firewall, a wrong --worker_url) does not hold every round. */
 static bool joiners(struct master *master)
 {
     EACH_NODE (master, node) {
-        if (node->standing == STANDING_JOINING || node->standing == STANDING_CATCHING_UP) {
+        bool joins = node->standing == STANDING_JOINING || node->standing == STANDING_CATCHING_UP;
+        if (joins && node->catchups < MASTER_CATCHUPS_HELD) {
             return true;
         }
     }

@@ -330,6 +330,18 @@ TEST(a_joiner_under_way_is_waited_for_but_not_for_ever)
     CHECK_EQ(master.phase, MASTER_EXCHANGING);
 }
 
+TEST(a_joiner_that_can_fetch_from_nobody_holds_no_more_rounds)
+{
+    job(2);
+    say(5, join_of(5));
+    for (uint32_t i = 0; i < MASTER_CATCHUPS_HELD; i++) {
+        say(5, (struct msg){.type = FRAME_CAUGHT_UP, .as.caught_up.text = "no donor is left"});
+    }
+    ready(0, 0, 7, 1);
+    ready(1, 0, 7, 1);
+    CHECK_EQ(master.phase, MASTER_EXCHANGING);
+}
+
 TEST(a_joiner_in_its_first_interval_is_summoned_when_all_others_are_ready)
 {
     job(2);
