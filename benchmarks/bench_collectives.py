@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import TextIO
 
+from benchmarks import netlab
 from benchmarks.report import Report, Row, median, parser
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "collectives_rank.py"
@@ -29,7 +30,14 @@ KIB, MIB = 1 << 10, 1 << 20
 class Team:
     """The ranks of one library, waiting for tasks."""
 
-    def __init__(self, library: str, world: int, folder: pathlib.Path) -> None:
+    def __init__(
+        self,
+        library: str,
+        world: int,
+        folder: pathlib.Path,
+        lab: netlab.Lab | None = None,
+        ranks_per_node: int = 1,
+    ) -> None:
         self.library = library
         path = folder / f"{library}.socket"
         listener = socket.socket(socket.AF_UNIX)
@@ -42,8 +50,12 @@ class Team:
             mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(world)]
             words = [[*mpirun, *command, "0", "0", "-"]]
         else:
-            store = str(folder / f"{library}.store")
+            port = {"solo": 29600, "gloo": 29601}.get(library, 29602)
+            store = f"tcp://{lab.address(0)}:{port}" if lab else str(folder / f"{library}.store")
             words = [[*command, str(rank), str(world), store] for rank in range(world)]
+        if lab:
+            environment["GLOO_SOCKET_IFNAME"] = "solo0"
+            words = [lab.command(i // ranks_per_node, line) for i, line in enumerate(words)]
         self.processes = [subprocess.Popen(line, env=environment) for line in words]
         self.lines: dict[int, TextIO] = {}
         for _ in range(world):
@@ -144,13 +156,42 @@ def run(report: Report, world: int, quick: bool) -> None:
             team.close()
 
 
+def run_links(report: Report, quick: bool) -> None:
+    """Collectives between nodes in network namespaces, beside the line's own rate."""
+    why = netlab.why_not()
+    if why:
+        report.say(f"no links are measured: {why}")
+        return
+    size = 16 * MIB if quick else 64 * MIB
+    for world, delay_ms, least in ((2, 0.5, 0.95), (2, 25, 0.95), (2, 50, 0.95), (4, 0, 0.90)):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            netlab.Lab(world, rate_mbit=1000, delay_ms=delay_ms) as lab,
+        ):
+            teams = [Team(name, world, pathlib.Path(folder), lab) for name in ("solo", "gloo")]
+            line_s = 2 * (world - 1) / world * size * 8 / 1e9
+            times = {team.library: [] for team in teams}  # type: dict[str, list[float]]
+            for _ in range(2 if quick else 3):
+                for team in teams:
+                    times[team.library].append(team.time("all_reduce", size, "fp32", 2))
+            solo, gloo = median(times["solo"]), median(times["gloo"])
+            name = f"all_reduce {text(size)}, {world} nodes, 1 Gbit, {2 * delay_ms} ms round trip"
+            report.add(Row(name, solo * 1e3, "ms", line_s / solo, "of the line's rate",
+                           f">= {least}", f"gloo: {gloo * 1e3:.4g} ms"))  # fmt: skip
+            for team in teams:
+                team.close()
+
+
 def main() -> int:
     arguments = parser(__doc__)
-    arguments.add_argument("--worlds", type=int, nargs="+", default=[2, 4])
+    arguments.add_argument("--worlds", type=int, nargs="*", default=[2, 4])
+    arguments.add_argument("--no-links", action="store_true", help="this host alone")
     options = arguments.parse_args()
     report = Report("collectives on one host", as_json=options.json)
     for world in options.worlds:
         run(report, world, options.quick)
+    if not options.no_links:
+        run_links(report, options.quick)
     return 0
 
 

@@ -33,7 +33,7 @@ struct board_desk {
     struct line ready;          /* windows filled */
     struct line done;           /* windows of others read */
     struct line bell;           /* rung when one of the tubes to this rank, or from it, has moved */
-    struct op_header header[2]; /* of the latest two collectives, by their number's last bit */
+    struct op_header header[2]; /* of the latest two collectives of this board, in turn */
     _Atomic uint64_t sequence;  /* the collective it is in, or was in last */
     char host[CARD_HOST_MAX];   /* for messages: host name and process id */
 };
@@ -48,6 +48,7 @@ struct board {
     size_t desk_stride, lengths_stride;
     uint32_t slot_bytes;
     uint32_t ready, done; /* what our two lines say */
+    uint32_t turns;       /* collectives done here: which header and lengths are in use */
     uint32_t spin_us;
 };
 
@@ -72,11 +73,11 @@ static inline struct board_desk *board_desk(const struct board *board, uint32_t 
     return (struct board_desk *)(void *)((uint8_t *)board->desks + rank * board->desk_stride);
 }
 
-/* Two tables a rank, by the number's last bit: elements for each rank of this host, then
+/* Two tables a rank, used in turn: elements for each rank of this host, then
  * elements wanted of each. */
-static inline uint64_t *board_lengths(const struct board *board, uint32_t rank, uint64_t sequence)
+static inline uint64_t *board_lengths(const struct board *board, uint32_t rank)
 {
-    uint8_t *at = board->lengths + (2 * rank + (sequence & 1)) * board->lengths_stride;
+    uint8_t *at = board->lengths + (2 * rank + (board->turns & 1)) * board->lengths_stride;
     return (uint64_t *)(void *)at;
 }
 

@@ -12,14 +12,6 @@
 #include "comm/board.h"
 #include "comm/op.h"
 
-struct window_wait {
-    struct board *board;
-    struct op_header header; /* of the collective, for comparison and messages */
-    uint64_t begun_us, deadline_us;
-    const struct op_abort *abort;
-    uint32_t rank; /* who is waited for now */
-};
-
 /* Does a collective whose arguments passed op_check. Any error has broken the board. */
 int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
                uint64_t deadline_us, const struct op_abort *abort);
