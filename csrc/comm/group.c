@@ -62,6 +62,10 @@ void group_release(struct solo_group *group)
     pthread_mutex_destroy(&group->mutex);
     pthread_cond_destroy(&group->changed);
     free(group->locals);
+    free(group->everyone);
+    free(group->across);
+    free(group->places);
+    free(group->hosts_of);
     free(group);
 }
 

@@ -40,6 +40,11 @@ struct solo_group {
     uint32_t local_count, hosts;
     struct net *net; /* all ranks, if some are on other hosts */
     struct span *span;
+    uint32_t *everyone; /* 0, 1, ... */
+    uint32_t *across;   /* the ranks with our place on their host, one of each host; NULL: hosts
+                           differ in size */
+    uint32_t host;      /* our place in `across` */
+    uint32_t *places, *hosts_of; /* of every rank: its place on its host, and that host */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -66,6 +71,10 @@ void group_release(struct solo_group *group);
 
 bool group_forked(const struct solo_group *group);
 uint32_t group_fork_count(void); /* of this process */
+
+/* mixed.c: a collective of a group that spans hosts. */
+int mixed_run(struct solo_group *group, const struct solo_op *op, uint64_t sequence,
+              uint64_t deadline_us);
 
 /* queue.c: one operation now, on this thread, which holds `busy`. */
 int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us);

@@ -150,6 +150,51 @@ static int join_board(struct solo_group *group, const struct card *cards, uint64
     return board_open(&config, &group->board);
 }
 
+/* Where every host has as many ranks, each has a counterpart on every other host. Hosts are in
+ * the order of their first ranks. */
+static int find_across(struct solo_group *group, const struct card *cards)
+{
+    group->everyone = calloc(group->world, sizeof *group->everyone);
+    group->places = calloc(group->world, sizeof *group->places);
+    group->hosts_of = calloc(group->world, sizeof *group->hosts_of);
+    group->across = calloc(group->hosts, sizeof *group->across);
+    if (!group->everyone || !group->across || !group->places || !group->hosts_of) {
+        return err_set(SOLO_ENOMEM, "no memory for a group of %u", group->world);
+    }
+    uint32_t hosts = 0, found = 0;
+    for (uint32_t i = 0; i < group->world; i++) {
+        uint32_t first = 0;
+        while (strcmp(cards[first].host_id, cards[i].host_id) != 0) {
+            first++;
+        }
+        for (uint32_t before = first; before < i; before++) {
+            group->places[i] += strcmp(cards[before].host_id, cards[i].host_id) == 0;
+        }
+        group->everyone[i] = i;
+        group->hosts_of[i] = first == i ? hosts++ : group->hosts_of[first];
+    }
+    for (uint32_t i = 0; i < group->world; i++) {
+        if (group->places[i] == group->places[group->rank]) {
+            group->across[group->hosts_of[i]] = i;
+            found++;
+        }
+    }
+    group->host = group->hosts_of[group->rank];
+    bool even = true; /* the last place of each host is the same */
+    for (uint32_t place = 0; place < group->local_count; place++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < group->world; i++) {
+            count += group->places[i] == place;
+        }
+        even = even && count == group->hosts;
+    }
+    if (!even || found != group->hosts || group->local_count * group->hosts != group->world) {
+        free(group->across);
+        group->across = NULL;
+    }
+    return 0;
+}
+
 static int join_net(struct solo_group *group, const struct card *cards)
 {
     struct net_config config = {.rank = group->rank,
@@ -161,7 +206,8 @@ static int join_net(struct solo_group *group, const struct card *cards)
     group->listen_fd = -1; /* the net's */
     TRY(net_open(&config, &group->net));
     net_mail_serve(group->mail);
-    return span_new(group->net, group->rank, group->world, &group->span);
+    TRY(find_across(group, cards));
+    return span_new(group->net, group->world, &group->span);
 }
 
 static int join(struct solo_group *group, const char *const *texts, uint64_t deadline_us)

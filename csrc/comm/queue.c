@@ -8,7 +8,6 @@
 #include "comm/group.h"
 #include "comm/local.h"
 #include "comm/op.h"
-#include "comm/span.h"
 #include "comm/window.h"
 #include "os/clock.h"
 
@@ -28,7 +27,7 @@ int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t d
     if (group->world == 1) {
         local_run(op);
     } else if (group->net) {
-        rc = span_run(group->span, op, sequence, deadline_us, &group->abort);
+        rc = mixed_run(group, op, sequence, deadline_us);
     } else {
         rc = window_run(&group->board, op, sequence, deadline_us, &group->abort);
     }

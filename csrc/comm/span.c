@@ -40,15 +40,19 @@ struct outgoing {
 
 struct span {
     struct net *net;
-    uint32_t rank, world;
+    uint32_t most; /* ranks of the net */
 
     /* of the collective under way */
+    const uint32_t *members; /* their ranks in the group, in the order of the schedule */
+    uint32_t divisor;        /* of averages */
+    uint32_t rank, world;    /* this rank's place among them, and how many they are */
     const struct solo_op *op;
     struct schedule schedule;
     struct op_header header;
     uint32_t depth, base, begun; /* pieces: [base, begun) are under way */
     uint32_t parcels_left;       /* queued, all ranks */
     uint32_t frames_left;        /* handed to links, all ranks */
+    bool doubt; /* another rank wants another length: it will see it and say so, wait for it */
     int rc;
     char text[SOLO_TEXT_MAX];
     uint8_t nowhere[8]; /* what transfers without bytes bring */
@@ -66,6 +70,17 @@ struct span {
 };
 
 #define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */
+
+static bool place_of(const struct span *x, uint32_t member, uint32_t *out)
+{
+    for (uint32_t i = 0; i < x->world; i++) {
+        if (x->members[i] == member) {
+            *out = i;
+            return true;
+        }
+    }
+    return false;
+}
 
 static struct bead *bead_of(const struct span *x, uint32_t piece)
 {
@@ -110,15 +125,38 @@ static uint64_t told_count(const struct span *x, uint64_t transfer_bytes)
     return op_is_equal(x->op->kind) ? x->header.count : transfer_bytes;
 }
 
-static struct frame frame_of(const struct span *x, uint32_t piece, uint32_t stage,
+/* 24 bits of a length: enough to see that two differ; who sees it in full tells the values. */
+static uint32_t digest(uint64_t count)
+{
+    return (uint32_t)((count * UINT64_C(0x9e3779b97f4a7c15)) >> 40);
+}
+
+/* Where lengths differ by rank: what this rank wants of another, or gives to it. */
+static uint64_t wanted_of(const struct span *x, uint32_t place)
+{
+    return x->op->kind == SOLO_OP_REDUCE_SCATTER ? x->op->out[0].count : x->op->out[place].count;
+}
+
+static uint64_t given_to(const struct span *x, uint32_t place)
+{
+    return x->op->kind == SOLO_OP_ALLGATHER ? x->op->in[0].count : x->op->in[place].count;
+}
+
+static bool lengths_differ_by_rank(const struct span *x)
+{
+    return !op_is_equal(x->op->kind) && !op_has_root(x->op->kind);
+}
+
+static struct frame frame_of(const struct span *x, uint32_t to, uint32_t piece, uint32_t stage,
                              uint64_t transfer_bytes, uint64_t offset)
 {
+    uint32_t high = lengths_differ_by_rank(x) ? digest(wanted_of(x, to)) : x->header.root;
     return (struct frame){.type = FRAME_GROUP,
                           .flags = transfer_bytes ? 0 : NET_EMPTY,
                           .epoch = {told_count(x, transfer_bytes),
                                     x->header.kind | x->header.dtype << 8 | x->header.reduce << 16},
                           .round = x->header.sequence,
-                          .attempt = stage | x->header.root << 8,
+                          .attempt = stage | high << 8,
                           .chunk = piece,
                           .extra = offset};
 }
@@ -140,7 +178,7 @@ static void fail_differs(struct span *x, uint32_t from, const struct frame *fram
     op_text(&x->header, mine);
     op_text(&header, theirs);
     snprintf(text, sizeof text, "ranks do different things: rank %u calls %s, rank %u calls %s",
-             x->rank, mine, from, theirs);
+             x->members[x->rank], mine, from, theirs);
     fail(x, SOLO_EMISMATCH, text);
 }
 
@@ -150,7 +188,7 @@ static void fail_in_length(struct span *x, uint32_t from, uint64_t sent, uint64_
     op_text(&x->header, op);
     snprintf(text, sizeof text,
              "%s: rank %u gives %" PRIu64 " elements, rank %u has room for %" PRIu64, op, from,
-             sent / x->schedule.element, x->rank, wanted / x->schedule.element);
+             sent / x->schedule.element, x->members[x->rank], wanted / x->schedule.element);
     fail(x, SOLO_EMISMATCH, text);
 }
 
@@ -162,6 +200,9 @@ static int judge(struct span *x, uint32_t from, const struct frame *frame)
     }
     struct op_header theirs = header_in(frame);
     theirs.factor = x->header.factor; /* not in the frame */
+    if (lengths_differ_by_rank(x)) {
+        theirs.root = 0;
+    }
     bool equal = op_is_equal(x->op->kind);
     theirs.count = equal ? theirs.count : x->header.count;
     if (!op_same(&x->header, &theirs)) {
@@ -184,12 +225,15 @@ static int on_place(void *context, uint32_t from, const struct frame *frame, voi
     if (rc != 0) {
         return rc;
     }
-    uint32_t stage = frame->attempt & 255;
-    struct slot *slot = stage < x->schedule.stages && frame->chunk >= x->base
-                            ? slot_of(x, frame->chunk, stage, from)
-                            : NULL;
+    uint32_t stage = frame->attempt & 255, place;
+    bool known = place_of(x, from, &place) && stage < x->schedule.stages;
+    struct slot *slot =
+        known && frame->chunk >= x->base ? slot_of(x, frame->chunk, stage, place) : NULL;
     if (!slot || !slot->awaited) {
         return err_set(SOLO_EPEER, "rank %u sent a part that is not its to send", from);
+    }
+    if (lengths_differ_by_rank(x) && frame->attempt >> 8 != digest(given_to(x, place))) {
+        x->doubt = true;
     }
     uint64_t told = op_is_equal(x->op->kind) ? slot->bytes : frame->epoch.incarnation;
     bool empty = frame->flags & NET_EMPTY;
@@ -246,7 +290,7 @@ static void merge(struct span *x, uint32_t piece, uint32_t stage)
     if (!schedule_merges(&x->schedule, piece, stage, &merge)) {
         return;
     }
-    struct reduce reduce = op_reduce(x->op, x->world);
+    struct reduce reduce = op_reduce(x->op, x->divisor);
     uint8_t *scratch = scratch_of(x, piece);
     for (uint32_t i = 0; i < x->world; i++) {
         x->sources[i] = scratch + i * merge.stride;
@@ -299,8 +343,12 @@ static void roll(struct span *x)
 static int on_frame(void *context, uint32_t from, const struct frame *frame, const void *payload)
 {
     struct span *x = context;
+    uint32_t place;
     (void)payload;
-    struct slot *slot = slot_of(x, frame->chunk, frame->attempt & 255, from);
+    if (!place_of(x, from, &place)) {
+        return err_set(SOLO_EPEER, "rank %u sent a part that is not its to send", from);
+    }
+    struct slot *slot = slot_of(x, frame->chunk, frame->attempt & 255, place);
     slot->got += frame->flags & NET_EMPTY ? 0 : frame->size;
     if (slot->got == slot->bytes && slot->awaited) {
         slot->awaited = false;
@@ -313,9 +361,11 @@ static int on_frame(void *context, uint32_t from, const struct frame *frame, con
 static void on_sent(void *context, uint32_t to, uint64_t tag)
 {
     struct span *x = context;
-    uint32_t piece = (uint32_t)tag;
+    uint32_t piece = (uint32_t)tag, place;
+    if (place_of(x, to, &place)) {
+        x->outgoing[place].ahead -= tag >> 32;
+    }
     x->frames_left--;
-    x->outgoing[to].ahead -= tag >> 32;
     bead_of(x, piece)->unsent--;
     advance(x, piece);
 }
@@ -327,11 +377,11 @@ static int send_frame(struct span *x, uint32_t to, struct parcel *parcel)
     static const uint8_t nothing = 0;
     uint64_t left = parcel->bytes - parcel->sent;
     size_t size = left < SPAN_FRAME_BYTES ? (size_t)left : SPAN_FRAME_BYTES;
-    struct frame frame = frame_of(x, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
+    struct frame frame = frame_of(x, to, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
     const void *payload = parcel->bytes ? parcel->at + parcel->sent : &nothing;
     size_t wire = parcel->bytes ? size : 1;
     uint64_t tag = (uint64_t)wire << 32 | parcel->piece;
-    TRY(net_send(x->net, to, NET_COLLECTIVE, &frame, payload, wire, tag));
+    TRY(net_send(x->net, x->members[to], NET_COLLECTIVE, &frame, payload, wire, tag));
     parcel->sent += size;
     x->outgoing[to].ahead += wire;
     x->frames_left++;
@@ -379,7 +429,7 @@ static int tend(struct span *x)
         uint32_t rank = (x->rank + i) % x->world;
         bool busy = x->outgoing[rank].count || x->outgoing[rank].ahead;
         if (busy || owes(x, rank)) {
-            TRY(net_reach(x->net, rank, NET_COLLECTIVE));
+            TRY(net_reach(x->net, x->members[rank], NET_COLLECTIVE));
             TRY(pump_to(x, rank));
         }
     }
@@ -393,8 +443,9 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
     op_text(&x->header, op);
     for (uint32_t i = 0; i < x->world && used + 80 < sizeof late; i++) {
         if (i != x->rank && (owes(x, i) || x->outgoing[i].count || x->outgoing[i].ahead)) {
-            used += (size_t)snprintf(late + used, sizeof late - used, "%srank %u (%s)",
-                                     used ? ", " : "", i, net_host(x->net, i));
+            used +=
+                (size_t)snprintf(late + used, sizeof late - used, "%srank %u (%s)",
+                                 used ? ", " : "", x->members[i], net_host(x->net, x->members[i]));
         }
     }
     return err_set(SOLO_ETIMEDOUT, "%s: Timed out after %.1f s waiting for %s", op,
@@ -403,14 +454,14 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
 
 #define LOOK_US 10000u /* how often the abort flag and the deadline are looked at */
 
-static int go_on(struct span *x, uint64_t deadline_us, const struct op_abort *abort)
+static int go_on(struct span *x, const struct span_call *call)
 {
     uint64_t begun_us = clock_us();
     roll(x);
-    while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left) {
+    while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left || x->doubt) {
         TRY(tend(x));
         uint64_t now_us = clock_us();
-        if (now_us > deadline_us) {
+        if (now_us > call->deadline_us) {
             return too_late(x, begun_us, now_us);
         }
         TRY(net_turn(x->net, now_us + LOOK_US));
@@ -419,7 +470,8 @@ static int go_on(struct span *x, uint64_t deadline_us, const struct op_abort *ab
             return err_set(x->rc, "%s", x->text);
         }
         TRY(net_told_fault(x->net));
-        TRY(op_aborted(abort));
+        TRY(op_aborted(call->abort));
+        TRY(call->board ? board_broken(call->board) : 0);
     }
     return 0;
 }
@@ -444,11 +496,11 @@ static int make_room(struct span *x)
     depth = depth < 2 ? 2 : depth > SPAN_DEPTH_MAX ? SPAN_DEPTH_MAX : depth;
     x->depth = s->pieces < depth ? s->pieces : (uint32_t)depth;
     if (x->depth > x->beads_held) {
-        size_t slots = (size_t)x->depth * SCHEDULE_STAGES * x->world;
+        size_t slots = (size_t)x->depth * SCHEDULE_STAGES * x->most;
         TRY(grow((void **)&x->beads, x->depth * sizeof *x->beads));
         TRY(grow((void **)&x->slots, slots * sizeof *x->slots));
         uint32_t parcels = x->depth * SCHEDULE_STAGES;
-        TRY(grow((void **)&x->parcels, (size_t)parcels * x->world * sizeof *x->parcels));
+        TRY(grow((void **)&x->parcels, (size_t)parcels * x->most * sizeof *x->parcels));
         x->beads_held = x->depth;
         x->parcels_each = parcels;
     }
@@ -459,7 +511,7 @@ static int make_room(struct span *x)
     return 0;
 }
 
-int span_new(struct net *net, uint32_t rank, uint32_t world, struct span **out)
+int span_new(struct net *net, uint32_t world, struct span **out)
 {
     static const struct net_calls calls = {on_place, on_frame, on_sent};
     struct span *x = calloc(1, sizeof *x);
@@ -473,8 +525,7 @@ int span_new(struct net *net, uint32_t rank, uint32_t world, struct span **out)
         return err_set(SOLO_ENOMEM, "no memory for %u ranks", world);
     }
     x->net = net;
-    x->rank = rank;
-    x->world = world;
+    x->most = world;
     net_serve(net, NET_COLLECTIVE, &calls, x);
     *out = x;
     return 0;
@@ -501,12 +552,17 @@ uint64_t span_bytes(const struct span *x)
 
 /* ---- one collective ---------------------------------------------------------------------------------------- */
 
-int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
-             const struct op_abort *abort)
+int span_run(struct span *x, const struct span_call *call)
 {
+    const struct solo_op *op = call->op;
     x->op = op;
-    x->header = op_header_of(op, sequence);
+    x->members = call->members;
+    x->rank = call->place;
+    x->world = call->count;
+    x->divisor = call->divisor;
+    x->header = op_header_of(op, call->sequence);
     x->base = x->begun = x->parcels_left = x->frames_left = 0;
+    x->doubt = false;
     memset(x->outgoing, 0, x->world * sizeof *x->outgoing);
     schedule_init(&x->schedule, op, x->rank, x->world);
     struct solo_part from, to;
@@ -517,7 +573,7 @@ int span_run(struct span *x, const struct solo_op *op, uint64_t sequence, uint64
     net_enter(x->net);
     if (rc == 0) {
         net_resume(x->net, NET_COLLECTIVE);
-        rc = go_on(x, deadline_us, abort);
+        rc = go_on(x, call);
     }
     if (rc < 0) {
         char text[SOLO_TEXT_MAX];

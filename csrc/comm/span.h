@@ -8,6 +8,7 @@
 #ifndef SOLO_COMM_SPAN_H
 #define SOLO_COMM_SPAN_H
 
+#include "comm/board.h"
 #include "comm/net.h"
 #include "comm/op.h"
 
@@ -18,13 +19,22 @@
 
 struct span; /* its working memory, kept between collectives */
 
-int span_new(struct net *net, uint32_t rank, uint32_t world, struct span **out);
+int span_new(struct net *net, uint32_t world, struct span **out);
 void span_free(struct span *span); /* before the net; NULL is allowed */
 
-/* Does a collective whose arguments passed op_check. After an error the net's collective links
- * are of no use any more, and the other ranks have been told. */
-int span_run(struct span *span, const struct solo_op *op, uint64_t sequence, uint64_t deadline_us,
-             const struct op_abort *abort);
+struct span_call {            /* borrowed while it runs */
+    const struct solo_op *op; /* its arguments passed op_check */
+    uint64_t sequence, deadline_us;
+    const uint32_t *members; /* the ranks that take part, ascending in the schedule's order */
+    uint32_t count, place;   /* how many, and which of them this one is */
+    uint32_t divisor;        /* of averages: usually count */
+    const struct op_abort *abort;
+    const struct board *board; /* whose fault ends it too; NULL: none */
+};
+
+/* Does a collective. After an error the net's collective links are of no use any more, and the
+ * other ranks have been told. */
+int span_run(struct span *span, const struct span_call *call);
 
 uint64_t span_bytes(const struct span *span);
 

@@ -237,6 +237,33 @@ static int run_exchange(const struct window_wait *wait, const struct solo_op *op
     return exchange(&x);
 }
 
+/* An error breaks the board, so that nobody waits in vain. */
+static int conclude(struct board *board, int rc)
+{
+    if (rc < 0) {
+        char text[SOLO_TEXT_MAX];
+        snprintf(text, sizeof text, "%s", err_text());
+        board_break(board, rc, text);
+    }
+    return rc;
+}
+
+int window_meet(struct board *board, const struct solo_op *op, uint64_t sequence,
+                uint64_t deadline_us, const struct op_abort *abort)
+{
+    struct exchange x = {.wait = {.board = board,
+                                  .header = op_header_of(op, sequence),
+                                  .begun_us = clock_us(),
+                                  .deadline_us = deadline_us,
+                                  .abort = abort},
+                         .element = 1,
+                         .shared = true,
+                         .meet = true};
+    board->turns++;
+    int rc = board_broken(board);
+    return conclude(board, rc < 0 ? rc : exchange(&x));
+}
+
 int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
                uint64_t deadline_us, const struct op_abort *abort)
 {
@@ -258,10 +285,5 @@ int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
     if (rc == 0) {
         rc = large ? window_two_phase(&wait, op, &reduce) : run_exchange(&wait, op, &reduce);
     }
-    if (rc < 0) {
-        char text[SOLO_TEXT_MAX];
-        snprintf(text, sizeof text, "%s", err_text());
-        board_break(board, rc, text);
-    }
-    return rc;
+    return conclude(board, rc);
 }

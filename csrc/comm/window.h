@@ -12,7 +12,10 @@
 #include "comm/board.h"
 #include "comm/op.h"
 
-/* Does a collective whose arguments passed op_check. Any error has broken the board. */
+/* window_meet: shows the others what this rank is about to do elsewhere, and sees that they do the
+ * same. window_run: does a collective whose arguments passed op_check. Any error has broken the board. */
+int window_meet(struct board *board, const struct solo_op *op, uint64_t sequence,
+                uint64_t deadline_us, const struct op_abort *abort);
 int window_run(struct board *board, const struct solo_op *op, uint64_t sequence,
                uint64_t deadline_us, const struct op_abort *abort);
 

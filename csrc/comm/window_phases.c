@@ -159,4 +159,3 @@ int window_two_phase(const struct window_wait *wait, const struct solo_op *op,
                           .count = op->in[0].count};
     return go(&t);
 }
-

@@ -105,4 +105,3 @@ void window_introduce(struct window_wait *wait)
     desk->header[wait->board->turns & 1] = wait->header;
     atomic_store(&desk->sequence, wait->header.sequence);
 }
-

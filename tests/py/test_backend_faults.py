@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from ranks import run
 
-HOSTS = pytest.mark.parametrize("hosts", [1, 3], ids=["shm", "tcp"])
+HOSTS = pytest.mark.parametrize("hosts", [1, 2, 3], ids=["shm", "mixed", "tcp"])
 
 
 def fails(call: Any, *words: str) -> str:
