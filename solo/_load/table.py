@@ -135,9 +135,9 @@ def open_table(source: Source, options: Options, *, base: int = 0, size: int = 0
         source=source,
         index=index,
         info=info,
-        storages=[StorageRow(*row) for row in index.storages()],
-        tensors=[TensorRow(*row) for row in index.tensors()],
-        names=[NameRow(*row) for row in index.names()],
+        storages=list(map(StorageRow._make, index.storages())),
+        tensors=list(map(TensorRow._make, index.tensors())),
+        names=list(map(NameRow._make, index.names())),
         base=base,
     )
     _add_tied(table)
