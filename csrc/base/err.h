@@ -19,7 +19,7 @@ int err_set(int rc, const char *format, ...) ERR_PRINTF(2, 3);
 /* As err_set with SOLO_ESYS, with errno's words after the text. */
 int err_errno(const char *format, ...) ERR_PRINTF(1, 2);
 
-/* This thread's text; err_text_copy moves one to another thread's message. */
+/* This thread's text. Another thread is told by a copy of it: latch_set. */
 const char *err_text(void);
 
 /* Prints the broken condition to the log sink and aborts: our own bug, never a peer's or a

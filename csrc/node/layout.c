@@ -42,7 +42,7 @@ static int check_tensor(const struct solo_tensor *tensor, size_t index)
     return 0;
 }
 
-/* FNV-1a over words, 64 bits: speed does not matter, the same answer everywhere does. */
+/* FNV-1a, 64 bits: speed does not matter, the same answer everywhere does. */
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size)
 {
     const uint8_t *at = bytes;

@@ -86,7 +86,6 @@ static void become_open(struct conn *conn)
 {
     conn->state = CONN_OPEN;
     conn->reach = SOLO_REACHED;
-    conn->heard_us = loop_now(conn->config.loop);
     loop_timer_cancel(conn->config.loop, &conn->deadline);
     frame_reader_init(&conn->reader);
     if (transport_is_shm(&conn->transport)) { /* the first look leaves the mark that asks for a
@@ -447,19 +446,6 @@ const char *conn_peer(const struct conn *conn)
     return conn->peer;
 }
 
-void conn_peer_addr(const struct conn *conn, struct addr *out)
-{
-    *out = conn->peer_addr;
-}
-
-int conn_local_addr(const struct conn *conn, struct addr *out)
-{
-    if (conn->transport.fd < 0) {
-        return err_set(SOLO_ECLOSED, "the connection to %s is not open", conn->peer);
-    }
-    return sock_local(conn->transport.fd, out);
-}
-
 uint32_t conn_rtt_us(const struct conn *conn)
 {
     return conn->transport.fd >= 0 && !transport_is_shm(&conn->transport)
@@ -470,11 +456,6 @@ uint32_t conn_rtt_us(const struct conn *conn)
 uint32_t conn_waiting(const struct conn *conn)
 {
     return conn->outbox.count;
-}
-
-uint64_t conn_heard_us(const struct conn *conn)
-{
-    return conn->heard_us;
 }
 
 uint64_t conn_sent_bytes(const struct conn *conn)

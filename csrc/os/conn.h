@@ -101,10 +101,7 @@ bool conn_is_shm(const struct conn *conn);
 enum hello_role conn_role(const struct conn *conn);  /* after open */
 enum solo_reach conn_reach(const struct conn *conn); /* how far it got, for messages */
 const char *conn_peer(const struct conn *conn);      /* "10.0.0.4:41822" */
-void conn_peer_addr(const struct conn *conn, struct addr *out);
-int conn_local_addr(const struct conn *conn, struct addr *out);
-uint32_t conn_rtt_us(const struct conn *conn);   /* 0: unknown */
-uint64_t conn_heard_us(const struct conn *conn); /* when bytes last arrived */
+uint32_t conn_rtt_us(const struct conn *conn);       /* 0: unknown */
 uint64_t conn_sent_bytes(const struct conn *conn);
 uint64_t conn_received_bytes(const struct conn *conn);
 

@@ -134,7 +134,6 @@ static ssize_t input_read(struct conn *conn, void *at, size_t size)
                        : transport->calls->read(transport, conn->input, CONN_INPUT_BYTES);
         if (count > 0) {
             conn->received_bytes += (uint64_t)count;
-            conn->heard_us = loop_now(conn->config.loop);
         }
         if (direct || count < 0) {
             return count;

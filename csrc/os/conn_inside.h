@@ -51,7 +51,7 @@ struct conn {
     uint8_t input[CONN_INPUT_BYTES];
 
     struct outbox outbox;
-    uint64_t heard_us, sent_bytes, received_bytes;
+    uint64_t sent_bytes, received_bytes;
 };
 
 /* conn.c: the abstract socket of the door with this port. */

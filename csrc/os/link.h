@@ -72,9 +72,7 @@ void link_free(struct link *link); /* at once; nothing is called any more; NULL 
 bool link_is_open(const struct link *link);
 bool link_is_shm(const struct link *link);
 uint32_t link_streams(const struct link *link); /* that stand now */
-uint32_t link_waiting(const struct link *link); /* frames not handed to a stream yet */
 uint32_t link_rtt_us(const struct link *link);
-uint64_t link_heard_us(const struct link *link);
 uint64_t link_sent_bytes(const struct link *link);
 uint64_t link_received_bytes(const struct link *link);
 const char *link_peer(const struct link *link);

@@ -20,24 +20,9 @@ bool link_is_shm(const struct link *link)
     return link->streams[0].open && conn_is_shm(link->streams[0].conn);
 }
 
-uint32_t link_waiting(const struct link *link)
-{
-    return link->queue.count;
-}
-
 uint32_t link_rtt_us(const struct link *link)
 {
     return link->pace.rtt_us;
-}
-
-uint64_t link_heard_us(const struct link *link)
-{
-    uint64_t heard_us = 0;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
-        uint64_t this_us = link->streams[i].open ? conn_heard_us(link->streams[i].conn) : 0;
-        heard_us = this_us > heard_us ? this_us : heard_us;
-    }
-    return heard_us;
 }
 
 uint64_t link_sent_bytes(const struct link *link)

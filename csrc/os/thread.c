@@ -53,11 +53,6 @@ void thread_join(struct thread *thread)
     }
 }
 
-bool thread_is_me(const struct thread *thread)
-{
-    return thread->started && pthread_equal(thread->id, pthread_self());
-}
-
 void lock_init(struct lock *lock)
 {
     MUST(pthread_mutex_init(&lock->mutex, NULL) == 0);

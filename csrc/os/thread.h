@@ -27,7 +27,6 @@ struct thread {
 /* Starts `run(context)` as thread_create does. `thread` stays where it is until thread_join. */
 int thread_start(struct thread *thread, const char *name, void (*run)(void *), void *context);
 void thread_join(struct thread *thread); /* of a thread that was not started: nothing */
-bool thread_is_me(const struct thread *thread);
 
 struct lock {
     pthread_mutex_t mutex;

@@ -175,8 +175,7 @@ struct member_event {
     const char *text;   /* may be NULL */
     struct round_id id; /* ENCODED, REDUCED, APPLIED */
     uint32_t chunk;
-    uint64_t digest;            /* APPLIED, ADOPTED */
-    uint64_t version, job_step; /* ADOPTED: of what is in place; for the driver's own log */
+    uint64_t digest;                                                /* APPLIED, ADOPTED */
     uint64_t mean_digest, delta_digest, sent_bytes, received_bytes; /* RECEIVED, REDUCED */
     const struct frame *frame;                                      /* RECEIVED, SENT */
     const struct msg *msg;                                          /* MESSAGE */
@@ -210,7 +209,7 @@ struct member {
     uint64_t control_retry_us, heard_us, beat_us;
     bool control_lost; /* it was admitted once and is not now: told once */
     uint64_t lost_us;
-    uint64_t incarnation, lease_us;
+    uint64_t lease_us;
     uint32_t rtt_us;
 
     struct epoch epoch; /* of the list below */

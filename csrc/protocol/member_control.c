@@ -104,7 +104,6 @@ static void on_admit(struct member *member, const struct msg_admit *admit, struc
 {
     member->control = CONTROL_ADMITTED;
     member->control_failures = 0;
-    member->incarnation = admit->incarnation;
     if (admit->lease_ms > 0) {
         member->lease_us = (uint64_t)admit->lease_ms * 1000;
     }

@@ -94,7 +94,7 @@ int frame_decode(const uint8_t *header, struct frame *out);
  *
  *     struct frame_want want = frame_reader_want(&reader);  // where, how many bytes at most
  *     count = read(fd, want.at, want.size);
- *     rc = frame_reader_feed(&reader, count, &frame);
+ *     rc = frame_reader_feed(&reader, count);  // reader.frame is the frame
  *     // FRAME_MORE: go on. FRAME_HEADER: choose where the payload goes, then
  *     //   frame_reader_into(&reader, destination)   or   (&reader, NULL): skip it.
  *     // FRAME_PAYLOAD: the frame is whole; its CRC was checked. < 0: close the connection.
