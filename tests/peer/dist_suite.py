@@ -59,7 +59,8 @@ def load_suite() -> types.ModuleType:
     module = types.ModuleType(SUITE)
     module.__file__, module.__spec__ = spec.origin, spec
     sys.modules[SUITE] = module
-    exec(compile(source, spec.origin, "exec"), module.__dict__)
+    # torch checks annotations by identity: this file's own "annotations" must not reach them
+    exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
