@@ -21,6 +21,7 @@ typedef struct {
     Py_ssize_t count;           /* tensors of the model, once attached */
     pid_t pid;                  /* the process that opened it */
     int attaching;              /* another thread is inside solo_attach */
+    int waiting;                /* another thread is inside solo_wait, which ends the handle */
 } Engine;
 
 /* The engine, if it may be used here and now; NULL with an exception. */
@@ -83,6 +84,9 @@ static void shut(Engine *self)
         Py_BEGIN_ALLOW_THREADS;
         solo_close(solo);
         Py_END_ALLOW_THREADS;
+        if (self->handle && !self->waiting) {
+            (void)solo_wait(self->handle, 0, NULL); /* it has ended: our share of it */
+        }
     }
     release(self);
 }
@@ -122,6 +126,9 @@ static PyObject *engine_attach(PyObject *object, PyObject *arguments)
                                    &addresses)) {
         return NULL;
     }
+    if (self->attaching) {
+        return py_raise_text(SOLO_EINUSE, "another thread is attaching this engine's model");
+    }
     if (py_layout_parse(list, &layout) < 0) {
         return NULL;
     }
@@ -159,7 +166,7 @@ static PyObject *engine_submit(PyObject *object, PyObject *arguments, PyObject *
                                               &contribution.lr_sum, &contribution.final)) {
         return NULL;
     }
-    if (self->handle) {
+    if (self->keep) { /* set before the GIL is given up, and as long as anything is borrowed */
         return py_raise_text(SOLO_EAGAIN, "one merge at a time: wait for the one in flight");
     }
     self->data = py_addresses(addresses, self->count);
@@ -205,14 +212,24 @@ static PyObject *engine_wait(PyObject *object, PyObject *seconds)
     if (!self->handle) {
         return py_raise_text(SOLO_EINVAL, "no merge is in flight");
     }
+    if (self->waiting) {
+        return py_raise_text(SOLO_EINUSE, "another thread waits for this merge already");
+    }
     struct solo_result result = {.size = sizeof result};
     uint64_t left_ms = timeout <= 0 ? 0 : (uint64_t)(timeout * 1e3);
     for (;;) {
         uint32_t slice_ms = left_ms < SLICE_MS ? (uint32_t)left_ms : SLICE_MS;
+        struct solo_handle *handle = self->handle;
         int rc;
+        self->waiting = 1;
         Py_BEGIN_ALLOW_THREADS;
-        rc = solo_wait(self->handle, slice_ms, &result);
+        rc = solo_wait(handle, slice_ms, &result);
         Py_END_ALLOW_THREADS;
+        self->waiting = 0;
+        if (rc == SOLO_EAGAIN && !self->handle) {
+            (void)solo_wait(handle, 0, NULL); /* closed by another thread, which left it to us */
+            return py_raise_text(SOLO_ECLOSED, "this engine was closed");
+        }
         if (rc == SOLO_EAGAIN) {
             left_ms -= slice_ms;
             if (PyErr_CheckSignals() < 0) {
