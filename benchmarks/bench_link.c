@@ -189,11 +189,13 @@ static double link_s(uint32_t streams, bool shm)
     int listen_fd = -1;
     bench = (struct bench){.here = {.host = "127.0.0.1"}};
     must(sock_listen(&bench.here, &listen_fd, &bench.here.port));
+    int childs_fd = dup(listen_fd); /* fork.h takes the one it knows from the child */
     pid_t child = fork();
     if (child == 0) {
-        receive_all(listen_fd);
+        receive_all(childs_fd);
         _exit(0);
     }
+    close(childs_fd);
     close(listen_fd);
     usleep(100000); /* the other side's door opens: nothing of this is timed */
     must(loop_new(&bench.loop));
