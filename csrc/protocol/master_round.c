@@ -92,16 +92,28 @@ static uint64_t hold_us(const struct master *master)
     return master_transfer_us(master, 2 * model_bytes(master));
 }
 
+static bool joins(const struct node *node)
+{
+    return node->standing == STANDING_JOINING || node->standing == STANDING_CATCHING_UP;
+}
+
 /* One whose transfers fail (a firewall, a wrong --worker_url) does not hold every round. */
 static bool joiners(struct master *master)
 {
     EACH_NODE (master, node) {
-        bool joins = node->standing == STANDING_JOINING || node->standing == STANDING_CATCHING_UP;
-        if (joins && node->catchups < MASTER_CATCHUPS_HELD) {
+        if (joins(node) && node->catchups < MASTER_CATCHUPS_HELD) {
             return true;
         }
     }
     return false;
+}
+
+/* A round begins though it was held for these: that counts as a transfer that failed. */
+static void held_in_vain(struct master *master)
+{
+    EACH_NODE (master, node) {
+        node->catchups += joins(node) && node->catchups < MASTER_CATCHUPS_HELD;
+    }
 }
 
 static bool enough_nodes(struct master *master, struct master_out *out)
@@ -192,6 +204,7 @@ static void try_begin(struct master *master, struct master_out *out)
     }
     bool held = joiners(master) && master->now_us < master->all_ready_us + hold_us(master);
     if (!held && master->now_us >= master->retry_us && enough_nodes(master, out)) {
+        held_in_vain(master);
         begin(master, out);
     }
 }
