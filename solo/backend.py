@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import pathlib
+import re
 import threading
 from typing import Any
 
@@ -62,7 +63,9 @@ def load_adapter() -> None:
     with _lock:
         if _loaded:
             return
-        torch.ops.load_library(str(_adapter_path()))
+        path = _adapter_path()
+        _check_torch(path.read_bytes(), torch.__version__)
+        torch.ops.load_library(str(path))
         _admit_monitored_barrier()
         _loaded = True
 
@@ -76,6 +79,18 @@ def _adapter_path() -> pathlib.Path:
             "present (pip install --no-build-isolation .)"
         )
     return found[0]
+
+
+def _check_torch(adapter: bytes, version: str) -> None:
+    """Refuse an adapter of another minor version of torch: its virtual functions differ."""
+    built = re.search(rb"solo-c10d-torch=(\d+\.\d+);", adapter)
+    wanted = ".".join(version.split(".")[:2])
+    if built is None or built[1].decode() != wanted:
+        found = built[1].decode() if built else "an unknown version"
+        raise RuntimeError(
+            f'the backend "solo" was built for torch {found}, this is torch {wanted}: '
+            "install solo again in this environment (pip install --no-build-isolation .)"
+        )
 
 
 def _store_host(store: Any) -> str:

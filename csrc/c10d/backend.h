@@ -112,6 +112,9 @@ class SoloBackend : public c10d::Backend
     std::vector<WorkPtr> coalesced_;
 };
 
+const at::Tensor &only(const Tensors &tensors, const char *name); // throws unless it is one
+uint32_t timeout_ms(milliseconds timeout); // 0, the group's, for what torch leaves unset
+
 // The store's word for every rank, in rank order; throws naming those that did not come.
 std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &store,
                                         const OpenOptions &options, const std::string &own);

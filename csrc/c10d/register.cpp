@@ -7,18 +7,15 @@
 
 #include "c10d/backend.h"
 
-#define SOLO_EXPORT extern "C" __attribute__((visibility("default")))
+#define SOLO_EXPORT extern "C" __attribute__((visibility("default"), used))
 
-// The torch this was compiled against: the tables of virtual functions differ between minors.
-SOLO_EXPORT int solo_c10d_torch_major()
-{
-    return TORCH_VERSION_MAJOR;
-}
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 
-SOLO_EXPORT int solo_c10d_torch_minor()
-{
-    return TORCH_VERSION_MINOR;
-}
+// The torch this was compiled against: the tables of virtual functions differ between minors, so
+// it is looked for in the file before the file is loaded.
+SOLO_EXPORT const char solo_c10d_torch[] =
+    "solo-c10d-torch=" TEXT(TORCH_VERSION_MAJOR) "." TEXT(TORCH_VERSION_MINOR) ";";
 
 // For solorun, which reads it from the file before any Python starts.
 #define SOLO_TEXT_OF(number) #number

@@ -11,6 +11,7 @@
 #include "comm/span.h"
 #include "os/clock.h"
 #include "os/host.h"
+#include "os/nic.h"
 #include "os/sock.h"
 
 /* ---- our card ---------------------------------------------------------------------------------- */
@@ -22,15 +23,21 @@ static void hex_of(const uint8_t *bytes, size_t size, char *out)
     }
 }
 
+#define OUTSIDE "192.0.2.1" /* no host has it (RFC 5737): the route to it is the default one */
+
 /* Never from the host's own name, which many systems map to a loopback address: the address from
  * which the store's host is reached is one that the others can reach. */
 static int own_address(const struct solo_group_config *config, uint16_t port, char out[80])
 {
-    struct solo_url store = {.port = 1};
+    struct solo_url store = {.host = OUTSIDE, .port = 1};
     char address[64] = "127.0.0.1";
-    if (config->store_host && config->store_host[0]) {
+    if (config->interface && config->interface[0]) {
+        TRY(nic_address(config->interface, address, sizeof address));
+    } else if (config->store_host && config->store_host[0]) {
         snprintf(store.host, sizeof store.host, "%s", config->store_host);
         TRY(solo_route_address(&store, address, sizeof address));
+    } else if (solo_route_address(&store, address, sizeof address) < 0) {
+        snprintf(address, sizeof address, "127.0.0.1"); /* no route: a host by itself */
     }
     snprintf(out, 80, strchr(address, ':') ? "tcp://[%s]:%u" : "tcp://%s:%u", address, port);
     return 0;

@@ -237,3 +237,21 @@ def test_torchrun_needs_no_import(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
+
+
+def test_an_adapter_of_another_torch_is_refused_in_one_sentence() -> None:
+    from solo import backend
+
+    own = backend._adapter_path().read_bytes()
+    backend._check_torch(own, torch.__version__)
+    with pytest.raises(RuntimeError, match=r"built for torch 2\.99, this is torch 2\.13: install"):
+        backend._check_torch(b"...solo-c10d-torch=2.99;...", "2.13.0+cpu")
+
+
+def test_the_private_names_of_torch_that_the_backend_rests_on() -> None:
+    assert callable(dist.ProcessGroup.boxed)
+    assert callable(dist.ProcessGroup._get_backend)
+    assert "SOLO" in dist.Backend._plugins
+    store = dist.HashStore()
+    assert dist.ProcessGroup(store, 0, 1).size() == 1
+    assert callable(dist.distributed_c10d._rank_not_in_group)
