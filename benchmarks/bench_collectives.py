@@ -106,7 +106,9 @@ class Bench:
         for library, bound in times.items():
             if library != "solo":
                 ratio = times["solo"] / bound if library == "memory" else bound / times["solo"]
-                words = "the memory traffic alone" if library == "memory" else f"faster than {library}"
+                words = (
+                    "the memory traffic alone" if library == "memory" else f"faster than {library}"
+                )
                 self.report.add(
                     Row(name, times["solo"], "us", ratio, words, wanted.get(library, ""),
                         f"{library}: {bound:.4g} us")

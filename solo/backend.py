@@ -65,7 +65,7 @@ def load_adapter() -> None:
             return
         path = _adapter_path()
         _check_torch(path.read_bytes(), torch.__version__)
-        torch.ops.load_library(str(path))
+        torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         _admit_monitored_barrier()
         _loaded = True
 
@@ -95,9 +95,9 @@ def _check_torch(adapter: bytes, version: str) -> None:
 
 def _store_host(store: Any) -> str:
     """The host that holds the store, which every rank reaches; "" if there is none."""
-    while isinstance(store, dist.PrefixStore):
+    while hasattr(store, "underlying_store"):  # a PrefixStore
         store = store.underlying_store
-    return str(store.host) if isinstance(store, dist.TCPStore) else ""
+    return str(getattr(store, "host", ""))  # a TCPStore's
 
 
 def _admit_monitored_barrier() -> None:

@@ -175,7 +175,7 @@ def test_wrong_lengths_in_all_to_all_are_told(hosts: int) -> None:
 def test_what_has_no_meaning_is_refused_before_anything_moves() -> None:
     def body(rank: int, world: int) -> None:
         fails(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BXOR), "BXOR", "float32")
-        with pytest.raises(RuntimeError, match="(?i)sparse"):
+        with pytest.raises(RuntimeError, match=r"(?i)sparse"):
             dist.broadcast(torch.eye(3).to_sparse(), 0)
         dist.barrier()  # the group is as good as before
 
@@ -253,7 +253,7 @@ def open_things() -> tuple[int, int, int]:
     """Descriptors, threads and mappings of this process."""
     here = pathlib.Path("/proc/self")
     maps = [line for line in (here / "maps").read_text().splitlines() if "memfd:solo" in line]
-    return len(os.listdir(here / "fd")), len(os.listdir(here / "task")), len(maps)
+    return len(list((here / "fd").iterdir())), len(list((here / "task").iterdir())), len(maps)
 
 
 @pytest.mark.parametrize(("hosts", "rounds"), [(1, 1000), (2, 100)], ids=["shm", "tcp"])
@@ -284,7 +284,9 @@ def test_groups_that_come_and_go_leak_nothing(hosts: int, rounds: int) -> None:
 def test_nothing_is_left_when_all_ranks_are_killed() -> None:
     def names() -> set[str]:
         sockets = pathlib.Path("/proc/net/unix").read_text().split()
-        return {name for name in sockets if name.startswith("@solo-")} | set(os.listdir("/dev/shm"))
+        return {name for name in sockets if name.startswith("@solo-")} | {
+            str(path) for path in pathlib.Path("/dev/shm").iterdir()
+        }
 
     before = names()
 

@@ -232,8 +232,8 @@ print("fine", flush=True)
 def test_torchrun_needs_no_import(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)  # no destroy_process_group either
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
-               "--master_port=0", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", script]  # fmt: skip
+    flags = ["--nproc_per_node=2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0"]
+    command = [sys.executable, "-m", "torch.distributed.run", *flags, script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("fine") == 2
