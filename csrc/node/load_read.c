@@ -21,6 +21,7 @@
 #define DIRECT_THREADS     8u          /* the depth of the queue at the disk */
 #define THREADS_MAX        8u
 #define HEADER_MAX         8192u
+#define DEAR_BYTES_PER_US  1000u /* a piece that costs more processor time than this */
 
 struct part {
     uint32_t crc;
@@ -38,6 +39,7 @@ struct solo_reading {
     bool direct, finished;
     uint32_t threads;
     atomic_uint_fast64_t done;
+    atomic_int small_pages; /* huge pages have turned out to be dear here */
 };
 
 struct block { /* what one turn of a piece works on */
@@ -217,8 +219,19 @@ static int read_piece(void *context, uint32_t thread, size_t item)
                           .next = piece->first,
                           .room = reading->rooms + thread * reading->room_bytes};
     bool uniform = is_uniform(reading, piece);
+    bool arena = uniform && reading->options.gaps_writable;
+    if (arena && atomic_load(&reading->small_pages)) {
+        file_small_pages(place(reading->plan.order[piece->first], piece->offset),
+                         (size_t)piece->bytes);
+    }
+    uint64_t before = crew_spent_us();
     TRY(reading->direct ? read_direct(&block, uniform) : read_buffered(&block, uniform));
-    TRY(check_headers(reading, piece, uniform && reading->options.gaps_writable));
+    /* Virtual machines that give free huge pages back to their host pay milliseconds for each
+     * one they take again; small pages come from what they have kept. */
+    if (arena && crew_spent_us() - before > piece->bytes / DEAR_BYTES_PER_US + 1000) {
+        atomic_store(&reading->small_pages, 1);
+    }
+    TRY(check_headers(reading, piece, arena));
     atomic_fetch_add(&reading->done, piece->bytes);
     return 0;
 }

@@ -89,3 +89,12 @@ void solo_memory_huge(void *at, uint64_t bytes)
         madvise((void *)start, end - start, MADV_HUGEPAGE);
     }
 }
+
+void file_small_pages(void *at, size_t size)
+{
+    uintptr_t start = (uintptr_t)at & ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
+    uintptr_t end = ((uintptr_t)at + size) & ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
+    if (start < end) {
+        madvise((void *)start, end - start, MADV_NOHUGEPAGE);
+    }
+}

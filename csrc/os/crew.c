@@ -150,3 +150,10 @@ uint32_t crew_processors(void)
     int count = CPU_COUNT(&set);
     return count > 0 ? (uint32_t)count : 1;
 }
+
+uint64_t crew_spent_us(void)
+{
+    struct timespec spent;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    return (uint64_t)spent.tv_sec * 1000000 + (uint64_t)spent.tv_nsec / 1000;
+}
