@@ -37,13 +37,19 @@ def rank_pid(node: Node) -> int:
     return int(shown[0])
 
 
-def kill(node: Node) -> None:
-    os.kill(rank_pid(node), signal.SIGKILL)
+def kill(node: Node, rank: int) -> None:
+    os.kill(rank, signal.SIGKILL)
     node.kill()
 
 
-def stop(node: Node) -> None:
-    os.kill(rank_pid(node), signal.SIGSTOP)
+def leave(node: Node, rank: int) -> None:
+    del rank  # torchrun passes the signal on
+    node.terminate()
+
+
+def stop(node: Node, rank: int) -> None:
+    del node
+    os.kill(rank, signal.SIGSTOP)
 
 
 def wait_for(job: Job, event: str, count: int) -> float:
@@ -74,7 +80,8 @@ def outcome(
 ) -> Outcome:
     """What the survivors' rows and the job's events say of a fault at the time ``at``."""
     rows = [row for rows in survivors for row in rows if "at" in row]
-    before = [r["seconds"] for r in rows if r["at"] < at and r["step"] > EVERY]
+    merges = [row for row in rows if row["step"] % EVERY == 0 and row["step"] > EVERY]
+    before = [row["seconds"] for row in merges if row["at"] < at]
     attempts = [event.get("attempt", 1) for event in events if event["event"] == "committed"]
     moved = [row["moved"] for rows in survivors for row in rows if "moved" in row]
     return Outcome(
@@ -87,7 +94,7 @@ def outcome(
 
 
 def one(
-    directory: pathlib.Path, mib: float, delay: float | None, fault: Callable[[Node], None]
+    directory: pathlib.Path, mib: float, delay: float | None, fault: Callable[[Node, int], None]
 ) -> Outcome:
     """One run of three nodes; the fault comes ``delay`` s after a sync, None: inside the next."""
     options = ["--sync_interval", str(EVERY), "--min_nodes", "2", "--lease", str(LEASE_SECONDS)]
@@ -95,12 +102,13 @@ def one(
     with Job(directory, options=options) as job:
         nodes = [job.start(r, LOOP, [*loop, "--step_ms", str(STEP_MS)]) for r in range(3)]
         synced = wait_for(job, "committed", WARM)
+        rank = rank_pid(nodes[2])
         if delay is None:
             wait_for(job, "begin", WARM + 1)
         else:
             time.sleep(max(0.0, synced + delay - time.time()))
         at = time.time()
-        fault(nodes[2])
+        fault(nodes[2], rank)
         job.wait(180, nodes[:2])
         rows = [rows_of(node.output) for node in nodes[:2]]
         events = job.events()
@@ -143,7 +151,7 @@ class Case:
     title: str
     mib: float
     delay: float | None
-    fault: Callable[[Node], None]
+    fault: Callable[[Node, int], None]
     tries: int
     allowed: Callable[[Outcome], float]  # seconds
     peer: str = ""
@@ -158,7 +166,7 @@ def cases(quick: bool) -> list[Case]:
         # The attempt that was cut off, and the one that is run again.
         Case("SIGKILL inside a round, 61.7 MiB", 61.7, None, kill, once,
              lambda o: 0.2 + 2 * o.usual),
-        Case("leave (SIGTERM), 1.1 MiB", 1.1, between, Node.terminate, once,
+        Case("leave (SIGTERM), 1.1 MiB", 1.1, between, leave, once,
              lambda o: o.longest + STEP_MS / 1e3, "leave"),
         Case(f"SIGSTOP, lease {LEASE_SECONDS} s, 1.1 MiB", 1.1, between, stop, 1,
              lambda o: LEASE_SECONDS + 0.2 + o.usual),

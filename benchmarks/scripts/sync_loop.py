@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-
 RATE, GRADIENT = 0.01, 1e-3
 
 
@@ -59,6 +58,7 @@ def main() -> None:
     parser.add_argument("--copies", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # the same start on all nodes, so that moves can be compared
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model_of(args.mib))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
