@@ -6,90 +6,12 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "comm/schedule.h"
+#include "comm/span_inside.h"
 #include "os/clock.h"
-
-/* One transfer that is awaited, by (stage, sender). */
-struct slot {
-    uint8_t *at;
-    uint64_t bytes, got;
-    bool awaited;
-};
-
-/* One transfer to be sent. */
-struct parcel {
-    const uint8_t *at;
-    uint64_t bytes, sent;
-    uint32_t piece, stage;
-    bool begun;
-};
-
-/* A piece under way. */
-struct bead {
-    uint32_t stage;
-    uint32_t awaited[SCHEDULE_STAGES]; /* transfers not received whole */
-    uint32_t unsent;                   /* frames handed to links or to be handed */
-    bool merged;
-};
-
-/* What is queued for one rank: a ring of parcels. */
-struct outgoing {
-    uint32_t first, count;
-    uint64_t ahead; /* bytes handed over and not sent */
-};
-
-struct span {
-    struct net *net;
-    uint32_t most; /* ranks of the net */
-
-    /* of the collective under way */
-    const uint32_t *members; /* their ranks in the group, in the order of the schedule */
-    uint32_t divisor;        /* of averages */
-    uint32_t rank, world;    /* this rank's place among them, and how many they are */
-    const struct solo_op *op;
-    struct schedule schedule;
-    struct op_header header;
-    uint32_t depth, base, begun; /* pieces: [base, begun) are under way */
-    uint32_t parcels_left;       /* queued, all ranks */
-    uint32_t frames_left;        /* handed to links, all ranks */
-    bool doubt; /* another rank wants another length: it will see it and say so, wait for it */
-    int rc;
-    char text[SOLO_TEXT_MAX];
-    uint8_t nowhere[8]; /* what transfers without bytes bring */
-
-    /* memory, grown as needed */
-    struct bead *beads;
-    struct slot *slots;     /* [depth][stages][world] */
-    struct parcel *parcels; /* [world][parcels_each] */
-    struct outgoing *outgoing;
-    struct move *moves;
-    const void **sources;
-    uint8_t *scratch;
-    uint32_t beads_held, parcels_each;
-    uint64_t scratch_held;
-};
-
-#define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */
-
-static bool place_of(const struct span *x, uint32_t member, uint32_t *out)
-{
-    for (uint32_t i = 0; i < x->world; i++) {
-        if (x->members[i] == member) {
-            *out = i;
-            return true;
-        }
-    }
-    return false;
-}
 
 static struct bead *bead_of(const struct span *x, uint32_t piece)
 {
     return &x->beads[piece % x->depth];
-}
-
-static struct slot *slot_of(const struct span *x, uint32_t piece, uint32_t stage, uint32_t from)
-{
-    return &x->slots[((piece % x->depth) * SCHEDULE_STAGES + stage) * x->world + from];
 }
 
 static uint8_t *scratch_of(const struct span *x, uint32_t piece)
@@ -108,148 +30,6 @@ static uint8_t *address(const struct span *x, uint32_t piece, const struct move 
         return scratch_of(x, piece) + move->offset;
     }
     return NULL;
-}
-
-static void fail(struct span *x, int rc, const char *text)
-{
-    if (x->rc == 0) {
-        x->rc = rc;
-        snprintf(x->text, sizeof x->text, "%s", text);
-    }
-}
-
-/* ---- the header of a frame says which collective it is of ----------------------------------------- */
-
-static uint64_t told_count(const struct span *x, uint64_t transfer_bytes)
-{
-    return op_is_equal(x->op->kind) ? x->header.count : transfer_bytes;
-}
-
-/* 24 bits of a length: enough to see that two differ; who sees it in full tells the values. */
-static uint32_t digest(uint64_t count)
-{
-    return (uint32_t)((count * UINT64_C(0x9e3779b97f4a7c15)) >> 40);
-}
-
-/* Where lengths differ by rank: what this rank wants of another, or gives to it. */
-static uint64_t wanted_of(const struct span *x, uint32_t place)
-{
-    return x->op->kind == SOLO_OP_REDUCE_SCATTER ? x->op->out[0].count : x->op->out[place].count;
-}
-
-static uint64_t given_to(const struct span *x, uint32_t place)
-{
-    return x->op->kind == SOLO_OP_ALLGATHER ? x->op->in[0].count : x->op->in[place].count;
-}
-
-static bool lengths_differ_by_rank(const struct span *x)
-{
-    return !op_is_equal(x->op->kind) && !op_has_root(x->op->kind);
-}
-
-static struct frame frame_of(const struct span *x, uint32_t to, uint32_t piece, uint32_t stage,
-                             uint64_t transfer_bytes, uint64_t offset)
-{
-    uint32_t high = lengths_differ_by_rank(x) ? digest(wanted_of(x, to)) : x->header.root;
-    return (struct frame){.type = FRAME_GROUP,
-                          .flags = transfer_bytes ? 0 : NET_EMPTY,
-                          .epoch = {told_count(x, transfer_bytes),
-                                    x->header.kind | x->header.dtype << 8 | x->header.reduce << 16},
-                          .round = x->header.sequence,
-                          .attempt = stage | high << 8,
-                          .chunk = piece,
-                          .extra = offset};
-}
-
-static struct op_header header_in(const struct frame *frame)
-{
-    return (struct op_header){.sequence = frame->round,
-                              .count = frame->epoch.incarnation,
-                              .kind = frame->epoch.counter & 255,
-                              .dtype = frame->epoch.counter >> 8 & 255,
-                              .reduce = frame->epoch.counter >> 16 & 255,
-                              .root = frame->attempt >> 8};
-}
-
-static void fail_differs(struct span *x, uint32_t from, const struct frame *frame)
-{
-    char mine[OP_TEXT_MAX], theirs[OP_TEXT_MAX], text[SOLO_TEXT_MAX];
-    struct op_header header = header_in(frame);
-    op_text(&x->header, mine);
-    op_text(&header, theirs);
-    snprintf(text, sizeof text, "ranks do different things: rank %u calls %s, rank %u calls %s",
-             x->members[x->rank], mine, from, theirs);
-    fail(x, SOLO_EMISMATCH, text);
-}
-
-static void fail_in_length(struct span *x, uint32_t from, uint64_t sent, uint64_t wanted)
-{
-    char op[OP_TEXT_MAX], text[SOLO_TEXT_MAX];
-    op_text(&x->header, op);
-    snprintf(text, sizeof text,
-             "%s: rank %u gives %" PRIu64 " elements, rank %u has room for %" PRIu64, op, from,
-             sent / x->schedule.element, x->members[x->rank], wanted / x->schedule.element);
-    fail(x, SOLO_EMISMATCH, text);
-}
-
-/* 0: it is of the collective under way. */
-static int judge(struct span *x, uint32_t from, const struct frame *frame)
-{
-    if (!x->op || frame->round > x->header.sequence) {
-        return SOLO_EAGAIN;
-    }
-    struct op_header theirs = header_in(frame);
-    theirs.factor = x->header.factor; /* not in the frame */
-    if (lengths_differ_by_rank(x)) {
-        theirs.root = 0;
-    }
-    bool equal = op_is_equal(x->op->kind);
-    theirs.count = equal ? theirs.count : x->header.count;
-    if (!op_same(&x->header, &theirs)) {
-        fail_differs(x, from, frame);
-        return 1;
-    }
-    if (frame->chunk >= x->begun) {
-        return frame->chunk < x->schedule.pieces
-                   ? SOLO_EAGAIN
-                   : err_set(SOLO_EPEER, "rank %u sent piece %u of %u", from, frame->chunk,
-                             x->schedule.pieces);
-    }
-    return 0;
-}
-
-static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
-{
-    struct span *x = context;
-    int rc = judge(x, from, frame);
-    if (rc != 0) {
-        return rc;
-    }
-    uint32_t stage = frame->attempt & 255, place;
-    bool known = place_of(x, from, &place) && stage < x->schedule.stages;
-    struct slot *slot =
-        known && frame->chunk >= x->base ? slot_of(x, frame->chunk, stage, place) : NULL;
-    if (!slot || !slot->awaited) {
-        return err_set(SOLO_EPEER, "rank %u sent a part that is not its to send", from);
-    }
-    if (lengths_differ_by_rank(x) && frame->attempt >> 8 != digest(given_to(x, place))) {
-        x->doubt = true;
-    }
-    uint64_t told = op_is_equal(x->op->kind) ? slot->bytes : frame->epoch.incarnation;
-    bool empty = frame->flags & NET_EMPTY;
-    if (told != slot->bytes || empty != (slot->bytes == 0)) {
-        fail_in_length(x, from, told, slot->bytes);
-        return 1;
-    }
-    if (empty) {
-        *room_out = x->nowhere;
-        return frame->size <= sizeof x->nowhere ? 0 : SOLO_EPEER;
-    }
-    if (frame->extra > slot->bytes || frame->size > slot->bytes - frame->extra) {
-        return err_set(SOLO_EPEER, "rank %u sent bytes beyond the end of a part", from);
-    }
-    *room_out = slot->at + frame->extra;
-    return 0;
 }
 
 /* ---- pieces move on --------------------------------------------------------------------------------- */
@@ -377,7 +157,8 @@ static int send_frame(struct span *x, uint32_t to, struct parcel *parcel)
     static const uint8_t nothing = 0;
     uint64_t left = parcel->bytes - parcel->sent;
     size_t size = left < SPAN_FRAME_BYTES ? (size_t)left : SPAN_FRAME_BYTES;
-    struct frame frame = frame_of(x, to, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
+    struct frame frame =
+        span_frame(x, to, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
     const void *payload = parcel->bytes ? parcel->at + parcel->sent : &nothing;
     size_t wire = parcel->bytes ? size : 1;
     uint64_t tag = (uint64_t)wire << 32 | parcel->piece;
@@ -513,7 +294,7 @@ static int make_room(struct span *x)
 
 int span_new(struct net *net, uint32_t world, struct span **out)
 {
-    static const struct net_calls calls = {on_place, on_frame, on_sent};
+    static const struct net_calls calls = {span_place, on_frame, on_sent};
     struct span *x = calloc(1, sizeof *x);
     if (x) {
         x->outgoing = calloc(world, sizeof *x->outgoing);

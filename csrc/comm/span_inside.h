@@ -1,0 +1,94 @@
+/* span_inside.h - what the files of span share: span.c (pieces, sending, waiting) and
+ * span_frames.c (what a frame says, and whether it is right). */
+#ifndef SOLO_COMM_SPAN_INSIDE_H
+#define SOLO_COMM_SPAN_INSIDE_H
+
+#include "comm/schedule.h"
+#include "comm/span.h"
+
+/* One transfer that is awaited, by (stage, sender). */
+struct slot {
+    uint8_t *at;
+    uint64_t bytes, got;
+    bool awaited;
+};
+
+/* One transfer to be sent. */
+struct parcel {
+    const uint8_t *at;
+    uint64_t bytes, sent;
+    uint32_t piece, stage;
+    bool begun;
+};
+
+/* A piece under way. */
+struct bead {
+    uint32_t stage;
+    uint32_t awaited[SCHEDULE_STAGES]; /* transfers not received whole */
+    uint32_t unsent;                   /* frames handed to links or to be handed */
+    bool merged;
+};
+
+/* What is queued for one rank: a ring of parcels. */
+struct outgoing {
+    uint32_t first, count;
+    uint64_t ahead; /* bytes handed over and not sent */
+};
+
+struct span {
+    struct net *net;
+    uint32_t most; /* ranks of the net */
+
+    /* of the collective under way */
+    const uint32_t *members; /* their ranks in the group, in the order of the schedule */
+    uint32_t divisor;        /* of averages */
+    uint32_t rank, world;    /* this rank's place among them, and how many they are */
+    const struct solo_op *op;
+    struct schedule schedule;
+    struct op_header header;
+    uint32_t depth, base, begun; /* pieces: [base, begun) are under way */
+    uint32_t parcels_left;       /* queued, all ranks */
+    uint32_t frames_left;        /* handed to links, all ranks */
+    bool doubt; /* another rank wants another length: it will see it and say so, wait for it */
+    int rc;
+    char text[SOLO_TEXT_MAX];
+    uint8_t nowhere[8]; /* what transfers without bytes bring */
+
+    /* memory, grown as needed */
+    struct bead *beads;
+    struct slot *slots;     /* [depth][stages][world] */
+    struct parcel *parcels; /* [world][parcels_each] */
+    struct outgoing *outgoing;
+    struct move *moves;
+    const void **sources;
+    uint8_t *scratch;
+    uint32_t beads_held, parcels_each;
+    uint64_t scratch_held;
+};
+
+#define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */
+
+/* The place among the members of a rank of the group. */
+static inline bool place_of(const struct span *x, uint32_t member, uint32_t *out)
+{
+    for (uint32_t i = 0; i < x->world; i++) {
+        if (x->members[i] == member) {
+            *out = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline struct slot *slot_of(const struct span *x, uint32_t piece, uint32_t stage,
+                                   uint32_t from)
+{
+    return &x->slots[((piece % x->depth) * SCHEDULE_STAGES + stage) * x->world + from];
+}
+
+/* span_frames.c */
+struct frame span_frame(const struct span *x, uint32_t to, uint32_t piece, uint32_t stage,
+                        uint64_t transfer_bytes, uint64_t offset);
+int span_place(void *context, uint32_t from, const struct frame *frame, void **room_out);
+
+#endif
