@@ -25,7 +25,7 @@ def c_functions(text: str):
         if line == "{":
             before = " ".join(lines[max(0, number - 6) : number - 1])
             found = re.findall(r"([A-Za-z_]\w*)\s*\(", before)
-            name, start = (found[-1] if found else "?"), number
+            name, start = (found[-1] if found else ""), number if found else 0
         elif line.startswith("}") and start:
             yield name, number - start + 1
             start = 0
