@@ -10,7 +10,7 @@
 #include "os/host.h"
 
 #define PAGE    4096u
-#define SPIN_US 20u
+#define SPIN_US 4u
 
 static size_t pages(size_t bytes)
 {

@@ -1,6 +1,7 @@
 #include "comm/line.h"
 
 #include <limits.h>
+#include <sched.h>
 
 #include "os/clock.h"
 #include "os/futex.h"
@@ -23,18 +24,24 @@ void line_set(struct line *line, uint32_t value)
     }
 }
 
-static bool spin(const struct line *line, uint32_t value, uint32_t spin_us)
+/* Looks again and again; after spin_us lets others have the core between two looks, for whoever
+ * is waited for may sit on it. Ends with the value, or after yield_us. */
+static bool spin(const struct line *line, uint32_t value, const struct line_watch *watch)
 {
-    uint64_t end_us = clock_us() + spin_us;
+    uint64_t begun_us = clock_us(), now_us = begun_us;
     do {
-        for (int i = 0; i < 64; i++) {
+        for (int i = 0; i < 64 && (watch->spin_us || i == 0); i++) {
             if (line_reached(line, value)) {
                 return true;
             }
             relax();
         }
-    } while (clock_us() < end_us);
-    return false;
+        if (now_us - begun_us >= watch->spin_us) {
+            sched_yield();
+        }
+        now_us = clock_us();
+    } while (now_us - begun_us < watch->yield_us);
+    return line_reached(line, value);
 }
 
 static int sleep_until(struct line *line, uint32_t value, const struct line_watch *watch)
@@ -55,7 +62,7 @@ static int sleep_until(struct line *line, uint32_t value, const struct line_watc
 
 int line_wait(struct line *line, uint32_t value, const struct line_watch *watch)
 {
-    if (line_reached(line, value) || (watch->spin_us && spin(line, value, watch->spin_us))) {
+    if (line_reached(line, value) || spin(line, value, watch)) {
         return 0;
     }
     atomic_fetch_add_explicit(&line->sleepers, 1, memory_order_seq_cst);

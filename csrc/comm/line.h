@@ -28,7 +28,8 @@ void line_set(struct line *line, uint32_t value);
 struct line_watch {
     int (*check)(void *context, uint64_t now_us);
     void *context;
-    uint32_t spin_us; /* before sleeping; 0 where there are more ranks than cores */
+    uint32_t spin_us;  /* keeping the core; 0 where there are more ranks than cores */
+    uint32_t yield_us; /* until it sleeps, giving the core away between two looks */
 };
 #define LINE_CHECK_US 10000u
 
