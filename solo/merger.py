@@ -235,6 +235,8 @@ class Merger:
         result: dict[str, Any] = answer["result"]
         if result["zero_inner_momentum"]:
             outer.zero_inner_momentum(self._optimizers())
+        if result["contributor_count"] < result["member_count"]:
+            self._renew_optimizers()
         self.steps = self.samples = 0
         self._touched = False
         self.lr_sum = 0.0
@@ -242,6 +244,14 @@ class Merger:
         if final:
             self.leave(finished=True, reason="finished")
         return result
+
+    def _renew_optimizers(self) -> None:
+        """Somebody was left out of the round: if for a NaN here, its optimizers are cured too."""
+        count = outer.renew_nonfinite_state(self._optimizers())
+        if count and self._report is not None:
+            self._report.say(
+                f"the optimizer's state of {count} parameters held a NaN or Inf and begins anew"
+            )
 
     def _exchange(self, alive: Callable[[], None], final: bool) -> dict[str, Any]:
         engine, report = self._leader()

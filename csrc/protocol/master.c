@@ -209,6 +209,14 @@ static void drop_silent(struct master *master, struct master_out *out)
     }
 }
 
+/* When a master without nodes gives up. Before the first node came it waits longer: a launcher
+ * spends --timeout on reaching the master, then its ranks still have to start. */
+static uint64_t idle_until(const struct master *master)
+{
+    uint64_t start_us = master->had_nodes ? 0 : MASTER_FIRST_NODE_US;
+    return master->idle_us + master->config.timeout_us + start_us;
+}
+
 static void check_over(struct master *master, struct master_out *out)
 {
     if (join_over(master)) {
@@ -221,7 +229,8 @@ static void check_over(struct master *master, struct master_out *out)
     }
     if (nodes > 0) {
         master->idle_us = master->now_us;
-    } else if (master->now_us >= master->idle_us + master->config.timeout_us) {
+        master->had_nodes = true;
+    } else if (master->now_us >= idle_until(master)) {
         master_end(master, SOLO_ETIMEDOUT, "no node was there for the whole timeout", out);
     }
 }
@@ -258,7 +267,7 @@ static void wake(const struct master *master, struct master_out *out)
     if (heard_us != UINT64_MAX) {
         wake_at(out, heard_us + master->config.lease_us);
     } else {
-        wake_at(out, master->idle_us + master->config.timeout_us);
+        wake_at(out, idle_until(master));
     }
     settle_wake(master, out);
     rounds_wake(master, out);

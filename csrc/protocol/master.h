@@ -19,6 +19,7 @@
 #include "protocol/event.h"
 #include "protocol/plan.h"
 
+#define MASTER_FIRST_NODE_US 120000000u /* start of Python and torch, added to the timeout */
 #define MASTER_NODES_MAX     SOLO_MEMBERS_MAX
 #define MASTER_CONNS_MAX     512u /* the driver refuses more */
 #define MASTER_LEFT_MAX      64u  /* who left, remembered for the status and for penalties */
@@ -122,6 +123,7 @@ struct master {
     struct master_config config;
     enum master_phase phase;
     uint64_t now_us, phase_us, idle_us;
+    bool had_nodes; /* somebody has been here */
     struct node nodes[MASTER_NODES_MAX];
     uint32_t node_count; /* every used node is below */
 

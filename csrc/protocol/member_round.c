@@ -121,8 +121,13 @@ void merge_encoded(struct member *member, const struct member_event *event, stru
     }
     member->round.progress_us = event->now_us;
     if (!event->ok) {
-        merge_fault(member, FAULT_NONFINITE, member->config.identity.node_rank,
-                    event->text ? event->text : "", out);
+        uint32_t own_rank = member->config.identity.node_rank;
+        const char *tensor = event->text ? event->text : "";
+        struct event *told = out_event(out, EVENT_NONFINITE);
+        told->rank = own_rank;
+        told->id = event->id;
+        text_copy(told->text, sizeof told->text, tensor);
+        merge_fault(member, FAULT_NONFINITE, own_rank, tensor, out);
         return;
     }
     round_encoded(&member->round, event->chunk, out);

@@ -207,6 +207,25 @@ def test_a_nan_on_one_node_does_not_spread_and_is_healed() -> None:
         assert nodes(2, work) == [3.0, 3.0]
 
 
+def test_a_nan_in_adam_s_moments_is_healed_with_the_parameter() -> None:
+    def work(rank: int) -> float:
+        module = nn.Linear(2, 2)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        with IntervalSync(module, optimizer, config=settings(url, rank, min_nodes=2)) as sync:
+            for step in range(4):
+                optimizer.zero_grad()
+                module(torch.ones(1, 2)).sum().backward()
+                if rank == 1 and step == 1:
+                    module.weight.grad.fill_(math.nan)
+                optimizer.step()
+                sync.step()
+        return float(optimizer.state[module.weight]["step"])
+
+    with master(min_nodes=2) as url:
+        # The node without the NaN keeps its moments, the other begins anew after the second step.
+        assert nodes(2, work) == [4.0, 2.0]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
 def test_logs_that_cannot_be_written_any_more_do_not_end_the_training(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
