@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "comm/mail_inside.h"
 #include "os/clock.h"
-#include "os/futex.h"
 
 /* ---- lists -------------------------------------------------------------------------------------- */
 
@@ -82,21 +81,27 @@ static bool progress(struct mail *mail)
 
 /* ---- what can go wrong ---------------------------------------------------------------------------- */
 
+/* A rank that went, with nothing of it left to read. In this order: what it sent last was there
+ * before it went. */
+static int gone(struct mail *mail, uint32_t rank)
+{
+    int rc = board_alive(&mail->group->board, rank);
+    return rc < 0 && !tube_mail_pending(mail, rank) ? rc : 0;
+}
+
 static int fault_on_board(struct mail *mail, const struct post *post)
 {
     const struct board *board = &mail->group->board;
     TRY(board_broken(board));
     if (post->peer != SOLO_ANY_SOURCE) {
-        return tube_mail_pending(mail, post->peer) ? 0 : board_alive(board, post->peer);
+        return gone(mail, post->peer);
     }
     uint32_t left = 0; /* one that leaves in good order need not be the one that is waited for */
     for (uint32_t i = 0; i < board->ranks; i++) {
-        if (i != board->rank && !tube_mail_pending(mail, i)) {
-            int rc = board_alive(board, i);
-            left += rc < 0;
-            if (rc < 0 && (board_has_died(board, i) || left == board->ranks - 1)) {
-                return rc;
-            }
+        int rc = i == board->rank ? 0 : gone(mail, i);
+        left += rc < 0;
+        if (rc < 0 && (board_has_died(board, i) || left == board->ranks - 1)) {
+            return rc;
         }
     }
     return 0;
@@ -142,6 +147,8 @@ static void end_faulty(struct mail *mail, struct posts *list, uint64_t now_us)
     }
 }
 
+#define YIELD_US 50u /* an answer is often near; see window_wait.c */
+
 /* ---- the thread ----------------------------------------------------------------------------------- */
 
 /* With the mutex held, which is given up while callbacks run. */
@@ -166,6 +173,12 @@ static bool step(struct mail *mail, uint64_t now_us)
     return moved || mail->ended.first;
 }
 
+/* Ends a wait for the bell, so that faults are looked for. */
+static int enough(void *context, uint64_t now_us)
+{
+    return now_us >= *(uint64_t *)context ? SOLO_ETIMEDOUT : 0;
+}
+
 static void carry_on_board(struct mail *mail)
 {
     const struct board *board = &mail->group->board;
@@ -174,9 +187,9 @@ static void carry_on_board(struct mail *mail)
     uint64_t now_us = clock_us();
     if (!step(mail, now_us)) {
         pthread_mutex_unlock(&mail->mutex);
-        atomic_fetch_add(&bell->sleepers, 1);
-        futex_wait(&bell->value, rung, now_us + LINE_CHECK_US);
-        atomic_fetch_sub(&bell->sleepers, 1);
+        uint64_t until_us = now_us + LINE_CHECK_US;
+        struct line_watch watch = {enough, &until_us, 0, YIELD_US};
+        line_wait(bell, rung + 1, &watch);
         pthread_mutex_lock(&mail->mutex);
     }
 }
