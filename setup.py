@@ -42,7 +42,7 @@ def torch_extension() -> Extension:
             "-Wall",
             "-Wextra",
             *(f"-isystem{path}" for path in cpp_extension.include_paths()),  # no warnings of theirs
-        ],  # fmt: skip
+        ],
         extra_objects=[f"{BUILD}/libsolo.a"],
         language="c++",
     )

@@ -1,4 +1,4 @@
-"""Fail when a file has more than 500 lines or a function more than 60.
+"""Fail when a file has more than 500 lines or a function more than 60 (in tests 80).
 
     python3 tools/check_sizes.py [PATH ...]
 
@@ -15,6 +15,7 @@ import sys
 
 FILE_MAX = 500
 FUNCTION_MAX = 60
+FUNCTION_MAX_IN_TESTS = 80  # a simulated world is one flat switch over all actions
 SUFFIXES = {".c", ".h", ".cpp", ".hpp", ".py"}
 
 
@@ -46,9 +47,10 @@ def faults(path: pathlib.Path):
     if count > FILE_MAX:
         yield f"{path}: {count} lines; more than {FILE_MAX} is two nouns in one file"
     functions = python_functions if path.suffix == ".py" else c_functions
+    most = FUNCTION_MAX_IN_TESTS if path.parts[0] == "tests" else FUNCTION_MAX
     for name, lines in functions(text):
-        if lines > FUNCTION_MAX:
-            yield f"{path}: {name} has {lines} lines; {FUNCTION_MAX} is the most"
+        if lines > most:
+            yield f"{path}: {name} has {lines} lines; {most} is the most"
 
 
 def main() -> int:

@@ -87,13 +87,14 @@ static void fuzz_walk(const struct solo_ckpt *ckpt, uint64_t value, int depth, i
     uint64_t cursor = 0;
     const uint64_t *items;
     for (size_t count; (count = solo_ckpt_items(ckpt, value, &cursor, &items)) > 0;) {
-        for (size_t i = 0; i < count && *budget > 0; i++) {
+        for (size_t i = 0; i<count && * budget> 0; i++) {
             fuzz_walk(ckpt, items[i], depth + 1, budget);
         }
     }
 }
 
-static inline void fuzz_open(const uint8_t *bytes, size_t size, const struct solo_ckpt_options *options)
+static inline void fuzz_open(const uint8_t *bytes, size_t size,
+                             const struct solo_ckpt_options *options)
 {
     struct fuzz_input input = {bytes, size};
     struct solo_ckpt_source source = {.context = &input, .size = size, .read = fuzz_read};

@@ -4,8 +4,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     fuzz_open(bytes, size, NULL);
-    struct solo_ckpt_options placeholders = {.size = sizeof placeholders, .placeholders = 1,
-                                             .allow_expanded = 1};
+    struct solo_ckpt_options placeholders = {
+        .size = sizeof placeholders, .placeholders = 1, .allow_expanded = 1};
     fuzz_open(bytes, size, &placeholders);
     return 0;
 }
