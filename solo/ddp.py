@@ -7,6 +7,7 @@ Each hook does one thing: it tells the ``Takeover`` what the script has just don
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import signal
 import sys
@@ -231,13 +232,17 @@ def _destroy(original: Callable[..., None], group: Any = None) -> None:
 
 def _at_exit() -> None:
     follow = takeover.active()
-    if follow is None:
-        return
-    error = getattr(sys, "last_value", None)  # an exception that ended the script
-    try:
-        follow.finish(None if isinstance(error, SystemExit) else error)
-    except SoloError as failed:
-        follow.report_error(failed)
+    if follow is not None:
+        error = getattr(sys, "last_value", None)  # an exception that ended the script
+        try:
+            follow.finish(None if isinstance(error, SystemExit) else error)
+        except SoloError as failed:
+            follow.report_error(failed)
+    if dist.is_initialized():
+        # Threads of a group that outlive the interpreter end the process with SIGABRT now and
+        # then, which would hide the exit code.
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
 
 
 def _asked_to_leave(_number: int, _frame: Any) -> None:

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Iterator
 
 SOLORUN = pathlib.Path(__file__).parents[2] / "build" / "release" / "solorun"
-FOREIGN = re.compile(r"SOLO_|PET_|SLURM_|SKYPILOT_|NODE_RANK|JOB_COMPLETION|CUDA_VIS|OMP_NUM|XDG_")
+FOREIGN = re.compile(
+    r"SOLO_|PET_|SLURM_|SKYPILOT_|NODE_RANK|JOB_COMPLETION|CUDA_VIS|OMP_NUM|XDG_|GLOO_|NCCL_"
+)
 
 
 def environment(**more: str) -> dict[str, str]:

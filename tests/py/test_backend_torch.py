@@ -188,7 +188,7 @@ def test_the_debug_wrapper_of_torch() -> None:
         dist.set_debug_level_from_env()
         run(body, 2)
     finally:
-        del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+        del os.environ["TORCH_DISTRIBUTED_DEBUG"], os.environ["GLOO_SOCKET_IFNAME"]
         dist.set_debug_level_from_env()
 
 

@@ -147,7 +147,7 @@ def test_a_master_that_a_dead_node_0_left_behind_is_replaced(
         node.kill()
         node.wait()
     assert pids[0] != pids[1]
-    assert not psutil.pid_exists(pids[0])
+    until(lambda: not psutil.pid_exists(pids[0]))
     os.kill(pids[1], signal.SIGTERM)
     until(lambda: not psutil.pid_exists(pids[1]))
 
