@@ -85,12 +85,15 @@ static int read_record(struct solo_ckpt *ckpt, const struct solo_ckpt_record *re
 static int read_small(struct solo_ckpt *ckpt, const char *name, char out[SMALL_BYTES])
 {
     const struct solo_ckpt_record *record = zip_find(&ckpt->zip, name, strlen(name));
-    uint8_t *room, *data;
+    uint8_t *room = NULL, *data = NULL;
     out[0] = 0;
     if (!record || record->bytes >= SMALL_BYTES) {
         return 0;
     }
-    TRY(read_record(ckpt, record, &room, &data));
+    int rc = read_record(ckpt, record, &room, &data);
+    if (!data) {
+        return rc;
+    }
     memcpy(out, data, (size_t)record->bytes);
     out[record->bytes] = 0;
     free(room);
@@ -140,7 +143,7 @@ static int read_pickle(struct solo_ckpt *ckpt)
         ckpt->info.kind = SOLO_CKPT_TORCHSCRIPT;
         ckpt->options.placeholders = 1; /* its classes are code, which is not run here */
     }
-    uint8_t *data;
+    uint8_t *data = NULL;
     TRY(read_record(ckpt, record, &ckpt->metadata, &data));
     ckpt->metadata_bytes = (size_t)(record->offset - record->header_offset + record->bytes);
     pickle_init(&ckpt->pickle, data, (size_t)record->bytes, record->offset, &ckpt->options,

@@ -15,7 +15,7 @@ struct walk {
 
 static int push_key(struct walk *walk, const void *key, size_t size)
 {
-    if (walk->path_room - walk->path_bytes < size + 1) {
+    if (walk->path_room - walk->path_bytes <= size) {
         size_t room = (walk->path_room + size + 1) * 2;
         char *path = realloc(walk->path, room);
         if (!path) {

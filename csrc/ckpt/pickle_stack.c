@@ -140,7 +140,7 @@ int stack_pop_to_mark(struct pickle *pickle, const uint64_t **items_out, size_t 
 
 int stack_push_tuple(struct pickle *pickle, const uint64_t *items, size_t count)
 {
-    uint64_t index;
+    uint64_t index = 0;
     TRY(pickle_words(pickle, count + 1, &index));
     *pickle_word(pickle, index) = count;
     if (count) {
@@ -166,7 +166,7 @@ int stack_push_tuple_of_mark(struct pickle *pickle)
 
 int stack_push_container(struct pickle *pickle, enum solo_ckpt_type type)
 {
-    uint64_t index;
+    uint64_t index = 0;
     TRY(pickle_words(pickle, NODE_WORDS, &index));
     return stack_push(pickle, value_of(type, index));
 }
@@ -176,7 +176,7 @@ static int add_run(struct pickle *pickle, uint64_t node, const uint64_t *items, 
     if (!count) {
         return 0;
     }
-    uint64_t run;
+    uint64_t run = 0;
     TRY(pickle_words(pickle, count + 2, &run));
     uint64_t *words = pickle_word(pickle, run);
     words[1] = count;
@@ -257,7 +257,7 @@ int stack_push_container_of_mark(struct pickle *pickle, enum solo_ckpt_type type
     if (type == SOLO_CKPT_DICT && count % 2) {
         return stack_damaged(pickle, "a key has no value");
     }
-    uint64_t index;
+    uint64_t index = 0;
     TRY(pickle_words(pickle, NODE_WORDS, &index));
     TRY(add_run(pickle, index, items, count));
     return stack_push(pickle, value_of(type, index));

@@ -116,8 +116,8 @@ static int take_map(struct solo_ckpt_shards *shards)
     }
     while (scan_key(&shards->json, &first, &key) && scan_string(&shards->json, &value)) {
         struct solo_ckpt_shard_name name = {0};
-        size_t name_at, file_at;
-        uint32_t file_bytes;
+        size_t name_at = 0, file_at = 0;
+        uint32_t file_bytes = 0;
         if (shards->names.count >= NAMES_MAX) {
             return FAULT(&shards->faults, SOLO_CKPT_LIMIT, 0, "more than %u names", NAMES_MAX);
         }

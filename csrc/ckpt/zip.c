@@ -441,7 +441,7 @@ static int local_read(const struct zip *zip, size_t index, const uint8_t *local,
 
 int zip_local_check(const struct zip *zip, size_t index, const uint8_t *local, size_t size)
 {
-    uint64_t offset;
+    uint64_t offset = 0;
     TRY(local_read(zip, index, local, size, &offset));
     if (offset != zip->records[index].offset) {
         return err_set(SOLO_ECORRUPT,
@@ -456,7 +456,7 @@ int zip_local_apply(struct zip *zip, size_t index, const uint8_t *local, size_t 
                     struct faults *faults)
 {
     struct solo_ckpt_record *record = &zip->records[index];
-    uint64_t offset;
+    uint64_t offset = 0;
     int rc = local_read(zip, index, local, size, &offset);
     if (rc < 0) {
         return faults_take(faults, SOLO_CKPT_MISMATCH, record->header_offset, rc);

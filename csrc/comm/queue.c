@@ -174,7 +174,7 @@ int solo_group_post(struct solo_group *group, const struct solo_op *ops, uint32_
     job->done = done;
     job->context = context;
     int rc = enqueue(group, job);
-    if (rc < 0) {
+    if (rc != 0) { /* else the queue has it */
         free(job);
     }
     return rc;

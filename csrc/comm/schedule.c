@@ -195,7 +195,7 @@ static uint32_t owners_receives(const struct schedule *s, uint32_t piece, uint32
                                 struct move *out)
 {
     uint32_t count = 0;
-    uint64_t at, bytes;
+    uint64_t at = 0, bytes;
     for (uint32_t i = 1; i < s->world; i++) {
         uint32_t peer = (s->rank + i) % s->world;
         if (stage == 0 && broadcasts(s)) {

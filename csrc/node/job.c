@@ -78,7 +78,7 @@ static int open_areas(struct job *job)
     size_t block_bytes = codec_bytes(job->codec, JOB_BLOCK_ELEMENTS);
     job->scratch[0] = malloc(block_bytes);
     job->scratch[1] = malloc(block_bytes);
-    job->own_delta = malloc(PLAN_CHUNK_ELEMENTS_MAX * sizeof(int64_t)); /* the widest */
+    job->own_delta = malloc((size_t)PLAN_CHUNK_ELEMENTS_MAX * 8); /* int64: the widest */
     if (!job->pieces || !job->scratch[0] || !job->scratch[1] || !job->own_delta) {
         return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors", layout->tensor_count);
     }

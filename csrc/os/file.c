@@ -99,7 +99,7 @@ int solo_file_info_get(struct solo_file *file, struct solo_file_info *out)
 
 int file_unchanged(const struct solo_file *file)
 {
-    struct solo_file_info now;
+    struct solo_file_info now = {0};
     TRY(info_of(file->fd, &now));
     if (now.bytes != file->info.bytes || now.modified_ns != file->info.modified_ns) {
         return err_set(SOLO_ECORRUPT,
@@ -154,7 +154,7 @@ int file_read_vectors(const struct solo_file *file, uint64_t offset, struct iove
             return explain(file, offset, got);
         }
         offset += (uint64_t)got;
-        for (size_t left = (size_t)got; left;) {
+        for (size_t left = (size_t)got; left && count > 0;) {
             size_t part = left < vectors->iov_len ? left : vectors->iov_len;
             vectors->iov_base = (char *)vectors->iov_base + part;
             vectors->iov_len -= part;
