@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #define SOLO_VERSION      "0.1.0"
-#define SOLO_WIRE_VERSION 1u /* two nodes must agree on it; any change of wire/ raises it */
+#define SOLO_WIRE_VERSION 2u /* two nodes must agree on it; any change of wire/ raises it */
 #define SOLO_ABI_VERSION  1u
 #define SOLO_PORT_DEFAULT 29400u
 #define SOLO_NAME_MAX     128u /* bytes of a host, job or tensor name kept in messages */
@@ -267,6 +267,9 @@ struct solo_master_config {
     uint32_t timeout_ms, lease_ms;
     const char *events_path; /* events.jsonl is appended there; NULL: none */
     int linger;              /* 1: goes on after its founders finished, while members are there */
+    /* The job's arguments as its first node was given them, for solo_status alone, so that a
+     * launcher can compare its own before Python starts; NULL: not known. */
+    const char *interval, *outer, *codec, *versions;
 };
 
 struct solo_master;
@@ -307,6 +310,8 @@ struct solo_status {
     uint32_t min_nodes, expected_nodes, member_count, listed;
     int over;
     struct solo_status_member members[SOLO_MEMBERS_MAX]; /* live ones, then who left */
+    /* The job's arguments as the master was told them (solo_master_config): "": not told. */
+    char interval[SOLO_NAME_MAX], outer[SOLO_NAME_MAX], codec[SOLO_NAME_MAX];
 };
 
 /* Asks the master at url for its status within timeout_ms, without joining; job_id NULL or "":

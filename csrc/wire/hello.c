@@ -115,7 +115,7 @@ static uint32_t hello_awaits(const struct hello *hello)
     case HELLO_PROVING:
         return HELLO_PROOF_BYTES;
     case HELLO_ENDING:
-        return 1;
+        return HELLO_END_BYTES;
     case HELLO_OVER:
     case HELLO_FAILED:
         return 0;
@@ -133,17 +133,12 @@ size_t hello_want(const struct hello *hello)
 
 static void reply(struct hello *hello, enum hello_answer answer)
 {
-    uint8_t proof[HELLO_PROOF_BYTES] = {0};
-    if (answer == ANSWER_YES) {
-        proof_of(hello, true, proof);
-    }
     struct writer writer = writer_of(hello->out, sizeof hello->out);
     write_bytes(&writer, HELLO_MAGIC, 8);
     write_uint(&writer, SOLO_WIRE_VERSION, 2);
     write_uint(&writer, (uint64_t)answer, 1);
     write_uint(&writer, 0, 5);
     write_bytes(&writer, hello->nonce_server, HELLO_NONCE_BYTES);
-    write_bytes(&writer, proof, HELLO_PROOF_BYTES);
     hello->out_size = (uint32_t)(writer.at - hello->out);
     MUST(hello->out_size == HELLO_REPLY_BYTES);
 }
@@ -199,12 +194,14 @@ static int on_proof(struct hello *hello)
     uint8_t proof[HELLO_PROOF_BYTES];
     proof_of(hello, false, proof);
     bool right = equal_in_constant_time(proof, hello->in, sizeof proof);
+    memset(hello->out, 0, HELLO_END_BYTES);
     hello->out[0] = right ? ANSWER_YES : ANSWER_TOKEN;
-    hello->out_size = 1;
+    hello->out_size = HELLO_END_BYTES;
     if (!right) {
         err_set(SOLO_EAUTH, "the other side's token is another one");
         return fail(hello, SOLO_EAUTH, SOLO_BAD_TOKEN);
     }
+    proof_of(hello, true, hello->out + 1);
     hello->state = HELLO_OVER;
     hello->reach = SOLO_REACHED;
     return 0;
@@ -249,15 +246,8 @@ static int on_reply(struct hello *hello)
     uint8_t answer = read_u8(&reader);
     read_bytes(&reader, 5);
     memcpy(hello->nonce_server, read_bytes(&reader, HELLO_NONCE_BYTES), HELLO_NONCE_BYTES);
-    const uint8_t *theirs = read_bytes(&reader, HELLO_PROOF_BYTES);
     if (answer != ANSWER_YES || version != SOLO_WIRE_VERSION) {
         return on_refusal(hello, answer == ANSWER_YES ? ANSWER_VERSION : answer, version);
-    }
-    uint8_t proof[HELLO_PROOF_BYTES];
-    proof_of(hello, true, proof);
-    if (!equal_in_constant_time(proof, theirs, sizeof proof)) {
-        err_set(SOLO_EAUTH, "the other side's token is another one");
-        return fail(hello, SOLO_EAUTH, SOLO_BAD_TOKEN);
     }
     proof_of(hello, false, hello->out);
     hello->out_size = HELLO_PROOF_BYTES;
@@ -269,6 +259,12 @@ static int on_ending(struct hello *hello)
 {
     if (hello->in[0] != ANSWER_YES) {
         return on_refusal(hello, hello->in[0], SOLO_WIRE_VERSION);
+    }
+    uint8_t proof[HELLO_PROOF_BYTES];
+    proof_of(hello, true, proof);
+    if (!equal_in_constant_time(proof, hello->in + 1, sizeof proof)) {
+        err_set(SOLO_EAUTH, "the other side's token is another one");
+        return fail(hello, SOLO_EAUTH, SOLO_BAD_TOKEN);
     }
     hello->state = HELLO_OVER;
     hello->reach = SOLO_REACHED;

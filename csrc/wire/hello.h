@@ -2,14 +2,15 @@
  * token, both ways, before anything else is parsed.
  *
  *     client -> server   HELLO_OPEN_BYTES   magic, wire version, role, flags, job hash, nonce c
- *     server -> client   HELLO_REPLY_BYTES  magic, wire version, answer, nonce s, proof S
+ *     server -> client   HELLO_REPLY_BYTES  magic, wire version, answer, nonce s
  *     client -> server   HELLO_PROOF_BYTES  proof C
- *     server -> client   1 byte             answer
+ *     server -> client   HELLO_END_BYTES    answer, proof S
  *
  * proof = HMAC-SHA256(token, label || role || job hash || nonce c || nonce s), the label being
  * "solo server" or "solo client", so that no proof can be sent back or carried to another
- * connection. Without a token both proofs are a fixed marker. Versions that
- * differ are told in words before the connection closes. Byte tables: docs/wire.md.
+ * connection. The client proves first: a stranger who connects gets nothing that is made from the
+ * token, with which to try guesses at home. Without a token both proofs are a fixed marker.
+ * Versions that differ are told in words before the connection closes. Byte tables: docs/wire.md.
  *
  * Pure: the HMAC is passed in, nonces too; the caller moves the bytes and keeps the deadline. */
 #ifndef SOLO_WIRE_HELLO_H
@@ -25,8 +26,9 @@
 #define HELLO_NONCE_BYTES 32u
 #define HELLO_PROOF_BYTES 32u
 #define HELLO_OPEN_BYTES  56u
-#define HELLO_REPLY_BYTES 80u
-#define HELLO_BYTES_MAX   HELLO_REPLY_BYTES
+#define HELLO_REPLY_BYTES 48u
+#define HELLO_END_BYTES   33u
+#define HELLO_BYTES_MAX   HELLO_OPEN_BYTES
 
 enum hello_role { HELLO_CONTROL = 1, HELLO_DATA = 2, HELLO_STATUS = 3, HELLO_GROUP = 4 };
 

@@ -80,33 +80,65 @@ TEST(both_sides_agree_without_a_token)
     CHECK(hello_over(&client) && hello_over(&server));
 }
 
-TEST(a_wrong_token_is_found_by_the_side_that_dialled)
+TEST(a_wrong_token_is_found_by_the_side_that_listens)
 {
     begin("secret", "other");
     CHECK_EQ(move(&client, &server, 80), 0);
-    CHECK_EQ(move(&server, &client, 80), SOLO_EAUTH);
+    CHECK_EQ(move(&server, &client, 80), 0);
+    CHECK_EQ(move(&client, &server, 80), SOLO_EAUTH);
+    CHECK_EQ(move(&server, &client, 80), SOLO_EAUTH); /* and it is told */
     CHECK_EQ(client.reach, SOLO_BAD_TOKEN);
-    CHECK(!hello_over(&server));
+    CHECK(!hello_over(&server) && !hello_over(&client));
 }
 
-TEST(a_wrong_proof_is_found_by_the_side_that_listens)
+static uint32_t hmac_calls;
+
+static void counted_hmac(const void *key, size_t key_size, const void *data, size_t size,
+                         uint8_t *out)
+{
+    hmac_calls++;
+    toy_hmac(key, key_size, data, size, out);
+}
+
+/* Otherwise whoever can connect could try all short secrets against it, without us. */
+TEST(a_stranger_is_given_nothing_that_was_made_from_the_token)
+{
+    struct hello_config c = config("guess", "job", 1u << HELLO_CONTROL, 1);
+    struct hello_config s = config("secret", "job", 1u << HELLO_CONTROL, 2);
+    s.hmac = counted_hmac;
+    hello_client(&client, &c);
+    hello_server(&server, &s);
+    CHECK_EQ(move(&client, &server, 80), 0);
+    CHECK_EQ(hmac_calls, 0);
+    CHECK_EQ(move(&server, &client, 80), 0);
+    CHECK_EQ(move(&client, &server, 80), SOLO_EAUTH);
+    CHECK_EQ(server.out_size, HELLO_END_BYTES);
+    for (uint32_t i = 1; i < HELLO_END_BYTES; i++) {
+        CHECK_EQ(server.out[i], 0);
+    }
+}
+
+TEST(a_wrong_proof_is_found_by_the_side_that_dialled)
 {
     begin("secret", "secret");
     move(&client, &server, 80);
     move(&server, &client, 80);
-    client.out[0] ^= 1;
-    CHECK_EQ(move(&client, &server, 80), SOLO_EAUTH);
-    CHECK_EQ(move(&server, &client, 80), SOLO_EAUTH); /* and it is told */
+    CHECK_EQ(move(&client, &server, 80), 0);
+    CHECK(hello_over(&server));
+    server.out[1] ^= 1;
+    CHECK_EQ(move(&server, &client, 80), SOLO_EAUTH);
+    CHECK_EQ(client.reach, SOLO_BAD_TOKEN);
 }
 
 TEST(a_proof_cannot_be_sent_back_to_its_maker)
 {
     begin("secret", "secret");
     move(&client, &server, 80);
-    uint8_t proof[HELLO_PROOF_BYTES];
-    memcpy(proof, server.out + HELLO_REPLY_BYTES - HELLO_PROOF_BYTES, sizeof proof);
-    hello_sent(&server);
-    CHECK_EQ(hello_feed(&server, proof, sizeof proof), SOLO_EAUTH);
+    move(&server, &client, 80);
+    uint8_t end[HELLO_END_BYTES] = {0};
+    memcpy(end + 1, client.out, HELLO_PROOF_BYTES);
+    hello_sent(&client);
+    CHECK_EQ(hello_feed(&client, end, sizeof end), SOLO_EAUTH);
 }
 
 TEST(a_missing_token_is_told_in_words)
@@ -126,7 +158,7 @@ TEST(another_wire_version_is_told_in_words_to_both)
     begin("secret", "secret");
     client.out[8]++;
     CHECK_EQ(move(&client, &server, 80), SOLO_EVERSION);
-    CHECK_HAS(solo_error_text(), "wire version 2, this one 1");
+    CHECK_HAS(solo_error_text(), "wire version 3, this one 2");
     CHECK_EQ(move(&server, &client, 80), SOLO_EVERSION);
     CHECK_EQ(client.reach, SOLO_OTHER_WIRE);
 }
