@@ -318,6 +318,24 @@ static int open_door(struct solo_master *service, const struct solo_master_confi
     return door_open(&door, &service->door);
 }
 
+static int copy_argument(char *out, const char *text, const char *what)
+{
+    if (text && strlen(text) >= MSG_TEXT_MAX) {
+        return err_set(SOLO_ELIMIT, "%s '%.40s...' is longer than %u bytes: shorten it", what, text,
+                       MSG_TEXT_MAX - 1);
+    }
+    snprintf(out, MSG_TEXT_MAX, "%s", text ? text : "");
+    return 0;
+}
+
+static int copy_arguments(struct msg_arguments *out, const struct solo_master_config *config)
+{
+    TRY(copy_argument(out->interval, config->interval, "the sync interval"));
+    TRY(copy_argument(out->outer, config->outer, "the outer rule"));
+    TRY(copy_argument(out->codec, config->codec, "the codec"));
+    return copy_argument(out->versions, config->versions, "the versions text");
+}
+
 static int init_master(struct solo_master *service, const struct solo_master_config *config)
 {
     uint32_t timeout_ms = config->timeout_ms ? config->timeout_ms : TIMEOUT_MS_DEFAULT;
@@ -331,6 +349,7 @@ static int init_master(struct solo_master *service, const struct solo_master_con
         .lease_us = (uint64_t)lease_ms * 1000,
         .linger = config->linger != 0,
     };
+    TRY(copy_arguments(&master.arguments, config));
     snprintf(master.job_id, sizeof master.job_id, "%s", service->job_id);
     host_name(master.name, sizeof master.name);
     snprintf(master.address, sizeof master.address, "%s", config->url ? config->url : "");

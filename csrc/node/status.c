@@ -62,7 +62,10 @@ static void fill(const struct asking *asking, struct solo_status *out)
     out->wire_version = SOLO_WIRE_VERSION;
     snprintf(out->solo_version, sizeof out->solo_version, "%s", from->solo_version);
     snprintf(out->job_id, sizeof out->job_id, "%s", from->job_id);
-    snprintf(out->versions, sizeof out->versions, "%s", from->versions);
+    snprintf(out->versions, sizeof out->versions, "%s", from->arguments.versions);
+    snprintf(out->interval, sizeof out->interval, "%s", from->arguments.interval);
+    snprintf(out->outer, sizeof out->outer, "%s", from->arguments.outer);
+    snprintf(out->codec, sizeof out->codec, "%s", from->arguments.codec);
     snprintf(out->master_name, sizeof out->master_name, "%s", from->master_name);
     snprintf(out->master_address, sizeof out->master_address, "%s", from->master_address);
     out->master_pid = from->master_pid;

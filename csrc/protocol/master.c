@@ -405,7 +405,11 @@ void master_status(const struct master *master, struct msg_status *out)
     memset(out, 0, offsetof(struct msg_status, rows));
     text_copy(out->job_id, sizeof out->job_id, master->config.job_id);
     text_copy(out->solo_version, sizeof out->solo_version, SOLO_VERSION);
-    text_copy(out->versions, sizeof out->versions, master->settings.versions);
+    out->arguments = master->config.arguments;
+    if (master->settings_known) {
+        text_copy(out->arguments.versions, sizeof out->arguments.versions,
+                  master->settings.versions);
+    }
     text_copy(out->master_name, sizeof out->master_name, master->config.name);
     text_copy(out->master_address, sizeof out->master_address, master->config.address);
     out->master_pid = master->config.pid;

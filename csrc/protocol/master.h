@@ -38,6 +38,7 @@
 struct master_config {
     char job_id[MSG_TEXT_MAX];
     char name[MSG_TEXT_MAX], address[MSG_TEXT_MAX];
+    struct msg_arguments arguments; /* only told: what nodes bring when they join is compared */
     uint64_t pid;
     uint64_t incarnation; /* wall clock in us at its start; raised above what members report */
     uint32_t min_nodes, expected_nodes;

@@ -231,7 +231,10 @@ static void fields_status(struct fields *f, struct msg_status *status)
 {
     FIELD_TEXT(f, "job_id", status->job_id);
     FIELD_TEXT(f, "solo_version", status->solo_version);
-    FIELD_TEXT(f, "versions", status->versions);
+    FIELD_TEXT(f, "interval", status->arguments.interval);
+    FIELD_TEXT(f, "outer", status->arguments.outer);
+    FIELD_TEXT(f, "codec", status->arguments.codec);
+    FIELD_TEXT(f, "versions", status->arguments.versions);
     FIELD_TEXT(f, "master_name", status->master_name);
     FIELD_TEXT(f, "master_address", status->master_address);
     FIELD_UINT(f, "master_pid", status->master_pid, 8);

@@ -195,8 +195,14 @@ struct msg_status_row {
     char left[MSG_TEXT_MAX]; /* why it is gone */
 };
 
+/* The arguments of a job as its first node was given them; "": not told. */
+struct msg_arguments {
+    char interval[MSG_TEXT_MAX], outer[MSG_TEXT_MAX], codec[MSG_TEXT_MAX], versions[MSG_TEXT_MAX];
+};
+
 struct msg_status {
-    char job_id[MSG_TEXT_MAX], solo_version[32], versions[MSG_TEXT_MAX];
+    char job_id[MSG_TEXT_MAX], solo_version[32];
+    struct msg_arguments arguments; /* versions: else of whoever joined first */
     char master_name[MSG_TEXT_MAX], master_address[MSG_TEXT_MAX];
     uint64_t master_pid, round, version;
     struct epoch epoch;

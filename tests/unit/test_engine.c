@@ -33,6 +33,8 @@ static void *run_master(void *unused)
     return NULL;
 }
 
+static struct solo_master_config master_config;
+
 static void open_master(uint32_t min_nodes)
 {
     struct solo_url any = {"127.0.0.1", 0};
@@ -40,9 +42,11 @@ static void open_master(uint32_t min_nodes)
     uint16_t port;
     CHECK_EQ(sock_listen(&any, &fd, &port), 0);
     snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
-    struct solo_master_config config = {
-        .size = sizeof config, .listen_fd = fd, .min_nodes = min_nodes, .job_id = "unit"};
-    CHECK_EQ(solo_master_open(&config, &master), 0);
+    master_config.size = sizeof master_config;
+    master_config.listen_fd = fd;
+    master_config.min_nodes = min_nodes;
+    master_config.job_id = "unit";
+    CHECK_EQ(solo_master_open(&master_config, &master), 0);
     CHECK_EQ(pthread_create(&master_thread, NULL, run_master, NULL), 0);
 }
 
@@ -310,6 +314,30 @@ TEST(the_status_of_a_job_is_told_without_joining)
     CHECK(solo_status_get("tcp://127.0.0.1:1", "unit", NULL, 2000, &status) < 0);
     CHECK_EQ(status.reach, SOLO_CONN_REFUSED);
     close_all(1);
+}
+
+/* So a launcher can compare its own with them before Python starts. */
+TEST(the_status_tells_the_arguments_that_the_master_was_given)
+{
+    master_config = (struct solo_master_config){
+        .interval = "0:1,500:16", .outer = "auto", .codec = "int8", .versions = "torch=1"};
+    open_master(1);
+    static struct solo_status status;
+    status.size = sizeof status;
+    CHECK_EQ(solo_status_get(url, "unit", NULL, 2000, &status), 0);
+    CHECK_STR(status.interval, "0:1,500:16");
+    CHECK_STR(status.outer, "auto");
+    CHECK_STR(status.codec, "int8");
+    CHECK_STR(status.versions, "torch=1");
+    close_master();
+    char interval[200];
+    memset(interval, '1', sizeof interval);
+    interval[sizeof interval - 1] = 0;
+    master_config = (struct solo_master_config){
+        .size = sizeof master_config, .url = "tcp://127.0.0.1:0", .interval = interval};
+    CHECK_EQ(solo_master_open(&master_config, &master), SOLO_ELIMIT);
+    CHECK_HAS(solo_error_text(), "the sync interval");
+    master_config = (struct solo_master_config){0};
 }
 
 TEST(the_memory_that_a_model_needs_is_told_before)
