@@ -318,6 +318,9 @@ obj = {{"rows": distribute_tensor(whole, mesh, [Shard(0)]),
        "columns": distribute_tensor(whole, mesh, [Shard(1)]), "same": whole}}
 dcp.save(obj, checkpoint_id={str(tmp_path / "d")!r})
 dist.destroy_process_group()
+# Threads of gloo that the device mesh still holds race with the end of the interpreter: rarely,
+# on a loaded machine, the rank then dies of SIGABRT. What is tested has been written by now.
+os._exit(0)
 """
     file = tmp_path / "save.py"
     file.write_text(script)
