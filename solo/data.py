@@ -12,6 +12,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
@@ -48,6 +49,15 @@ def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
 # ---- passes over a DataLoader ----------------------------------------------------------------
 
 
+@dataclass
+class _Pass:
+    """One pass over a DataLoader."""
+
+    steps_before: int  # of any optimizer, when it began
+    batches: int = 0
+    samples: int = 0  # counted as trained on
+
+
 def _loader_iter(original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
     follow = takeover.active()
     if follow is None:
@@ -57,28 +67,37 @@ def _loader_iter(original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
     if isinstance(sampler, RandomSampler):
         _split_random(type(sampler))
     iterator = original(loader)
-    iterator._solo_pass = [follow.step_calls, 0]
+    iterator._solo_pass = _Pass(follow.step_calls)
     return iterator
 
 
 def _iterator_next(original: Callable[..., Any], iterator: Any) -> Any:
     follow = takeover.active()
-    begun = getattr(iterator, "_solo_pass", None)
-    if follow is None or begun is None or not follow.config.sync_at_epoch_end:
+    begun: _Pass | None = getattr(iterator, "_solo_pass", None)
+    if follow is None or begun is None:
         return original(iterator)
     try:
         batch = original(iterator)
     except StopIteration:
-        if follow.step_calls > begun[0]:
-            if _caller() in _AHEAD:
-                follow.merge_after_step = True
-            else:
-                follow.merge_now()
+        _pass_ended(follow, begun)
         raise
-    begun[1] += 1
-    if begun[1] == _length(iterator) and follow.step_calls > begun[0] and _caller() in _COUNTING:
+    begun.batches += 1
+    begun.samples += follow.fetched.add(batch)
+    trained = follow.step_calls > begun.steps_before and follow.config.sync_at_epoch_end
+    if trained and begun.batches == _length(iterator) and _caller() in _COUNTING:
         follow.merge_after_step = True
     return batch
+
+
+def _pass_ended(follow: takeover.Takeover, begun: _Pass) -> None:
+    if follow.step_calls == begun.steps_before:
+        follow.fetched.drop(begun.samples)
+    elif not follow.config.sync_at_epoch_end:
+        return
+    elif _caller(4) in _AHEAD:
+        follow.merge_after_step = True
+    else:
+        follow.merge_now()
 
 
 def _length(iterator: Any) -> int:
@@ -88,9 +107,9 @@ def _length(iterator: Any) -> int:
         return -1  # an IterableDataset that does not know
 
 
-def _caller() -> str:
+def _caller(depth: int = 3) -> str:
     """The package that asked the iterator for its next batch."""
-    frame = sys._getframe(3)  # over _iterator_next and the wrapper
+    frame = sys._getframe(depth)  # over _iterator_next and the wrapper
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 

@@ -104,7 +104,8 @@ class IntervalSync:
         """Count an optimizer step, and merge if it is time to; call it after each ``step()``.
 
         Args:
-            samples: what this rank trained on in this step, as its weight; None: all alike.
+            samples: what this rank trained on in this step, as its weight; None: unknown, and
+                every node is weighed by its steps.
 
         Returns:
             Whether it merged.
@@ -164,7 +165,7 @@ class IntervalSync:
         merger = self._merger
         merger.step_count = int(state["step_count"])
         merger.steps = int(state["steps"])
-        merger.samples = int(state["samples"])
+        merger.samples = None if state["samples"] is None else int(state["samples"])
         merger.lr_sum = float(state["lr_sum"])
 
     def close(self) -> None:

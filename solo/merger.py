@@ -66,7 +66,7 @@ class Merger:
         self.job_step = 0
         self.step_count = 0  # of this node, in all
         self.steps = 0  # since the last merge, as the next three
-        self.samples = 0
+        self.samples: int | None = 0  # None: unknown, the members weigh by steps
         self.lr_sum = 0.0
         self._interval = 0
         self._touched = False
@@ -176,7 +176,8 @@ class Merger:
 
         Args:
             lr: inner learning rate of this step; 0: unknown.
-            samples: what this rank trained on in this step; None: every step counts alike.
+            samples: what this rank trained on in this step; None: unknown, and the members of
+                a round in which one does not know are weighed by their steps.
 
         Returns:
             Whether it merged.
@@ -195,7 +196,8 @@ class Merger:
         """Count one optimizer step, without merging."""
         self.step_count += 1
         self.steps += 1
-        self.samples += (1 if samples is None else samples) * self.node.size
+        if self.samples is not None:
+            self.samples = None if samples is None else self.samples + samples * self.node.size
         self.lr_sum += lr
 
     def touch(self) -> None:
@@ -237,7 +239,7 @@ class Merger:
             outer.zero_inner_momentum(self._optimizers())
         if result["contributor_count"] < result["member_count"]:
             self._renew_optimizers()
-        self.steps = self.samples = 0
+        self.steps, self.samples = 0, 0
         self._touched = False
         self.lr_sum = 0.0
         self._take_view(answer["view"])
@@ -265,7 +267,7 @@ class Merger:
         engine.submit(
             addresses,
             keep,
-            samples=max(self.samples, self.node.size * self._touched),
+            samples=self._weight(),
             steps=self.steps,
             lr_sum=self.lr_sum,
             final=final,
@@ -278,6 +280,12 @@ class Merger:
         report.merged(result, view, steps=self.steps, byte_count=4 * self.model.element_count)
         report.follow(engine)
         return {"result": result, "view": view, "final": final}
+
+    def _weight(self) -> int:
+        """Samples since the last merge; 0 beside steps says that they are unknown."""
+        if self.steps == 0:
+            return self.node.size * self._touched
+        return self.samples or 0
 
     # ---- what is known of the job ----------------------------------------------------------
 

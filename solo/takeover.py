@@ -27,6 +27,7 @@ from solo import _C, outer
 from solo.config import Config
 from solo.errors import (
     AuthError,
+    Corrupt,
     InvalidArgument,
     JobOver,
     Mismatch,
@@ -39,11 +40,13 @@ from solo.errors import (
 from solo.inner import Node
 from solo.merger import Merger
 from solo.model import Model
+from solo.samples import Fetched
 
 _ASK_MS = 500  # how long the master may take to say who is there
 
 _EXIT_CODES: tuple[tuple[type[SoloError], int], ...] = (
     (JobOver, 0),
+    (Corrupt, 65),
     (OutOfMemory, 71),
     (TimedOut, 75),
     (AuthError, 77),
@@ -80,6 +83,7 @@ class Takeover:
         self.pid = os.getpid()
         self.merger: Merger | None = None
         self.step_calls = 0  # optimizer steps seen, of any optimizer
+        self.fetched = Fetched()  # what the next step is trained on
         self.merge_after_step = False
         self.join_depth = 0  # inside torch's Join context
         self._idle = False  # stood down, or over
@@ -182,16 +186,18 @@ class Takeover:
         """An optimizer has stepped, or a GradScaler has decided that it does not."""
         self.step_calls += 1
         merger = self.merger
+        samples = self.fetched.take()
         if self._idle or merger is None:
             return
         if self._clock is None or self._clock() is not optimizer:
             self._others += 1
+            self.fetched.give_back(samples)  # the clock's next step counts them
             merger.touch()
             if self._others > 2 * self.config.schedule.at(merger.job_step):
                 self._clock, self._others = weakref.ref(optimizer), 0  # the old one has retired
             return
         self._others = 0
-        merger.count(lr=outer.learning_rate(optimizer))
+        merger.count(lr=outer.learning_rate(optimizer), samples=samples)
         if self.postponed():
             return
         ended, self.merge_after_step = self.merge_after_step, False

@@ -174,7 +174,8 @@ int solo_attach(struct solo *solo, const struct solo_tensor *tensors, size_t cou
 /* What one merge is given beside the data. */
 struct solo_contribution {
     size_t size;
-    uint64_t samples; /* since the last merge; the weight; 0: contributes nothing */
+    uint64_t samples; /* since the last merge: the weight. 0 with steps: unknown, and the round
+                         weighs every member by its steps; 0 without: contributes nothing */
     uint64_t steps;   /* optimizer steps since the last merge */
     double lr_sum;    /* sum of inner learning rates over these steps; 0: unknown */
     int final;        /* 1: this node leaves after this merge: its script ended */
@@ -333,6 +334,16 @@ int solo_url_parse(const char *text, struct solo_url *out);
 /* The numeric source address of the route to host:port (no packet is sent). */
 int solo_route_address(const struct solo_url *to, char *out, size_t size);
 int solo_is_loopback(const char *numeric_address); /* 1 or 0 */
+
+/* The first numeric address of the host, waited for at most timeout_ms. SOLO_ENOENT: no such
+ * name; SOLO_ETIMEDOUT: the name server does not answer. */
+int solo_resolve(const struct solo_url *url, uint32_t timeout_ms, char *numeric, size_t size);
+
+/* Who listens on this TCP port here: "pid 4711 (python3 train.py)"; "" if it cannot be read. */
+void solo_port_holder(uint16_t port, char *out, size_t size);
+
+/* 0, or SOLO_EINVAL with a text on how an outer rule is written; NULL or "": avg. */
+int solo_outer_check(const char *text);
 
 #ifdef __cplusplus
 }

@@ -137,10 +137,31 @@ static bool enough_nodes(struct master *master, struct master_out *out)
     return false;
 }
 
+/* One kind of weight for all: a node that cannot tell its samples tells steps alone. */
+static bool all_know_samples(struct master *master)
+{
+    EACH_NODE (master, node) {
+        if (node->listed && !node->left_out && node->ready.weight == 0 && node->ready.steps > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint64_t weight_of(const struct node *node, bool by_samples)
+{
+    if (by_samples || node->ready.steps == 0) {
+        return node->ready.weight;
+    }
+    uint64_t ranks = node->identity.device_count ? node->identity.device_count : 1;
+    return node->ready.steps < WEIGHT_MAX / ranks ? node->ready.steps * ranks : WEIGHT_MAX;
+}
+
 static void fill_means(struct master *master, struct msg_begin *begin)
 {
     double weights = 0, lr = 0, steps = 0;
     uint64_t most = 0;
+    bool by_samples = all_know_samples(master);
     for (uint32_t i = 0; i < begin->count; i++) {
         begin->weights[i] = 0;
     }
@@ -148,12 +169,12 @@ static void fill_means(struct master *master, struct msg_begin *begin)
         if (!node->listed || node->left_out) {
             continue;
         }
-        begin->weights[node->slot] = node->ready.weight;
-        double weight = (double)node->ready.weight;
+        begin->weights[node->slot] = weight_of(node, by_samples);
+        double weight = (double)begin->weights[node->slot];
         weights += weight;
         lr += weight * node->ready.lr_sum;
         steps += weight * (double)node->ready.steps;
-        if (node->ready.weight > 0 && node->ready.steps > most) {
+        if (weight > 0 && node->ready.steps > most) {
             most = node->ready.steps;
         }
     }

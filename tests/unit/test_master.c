@@ -217,6 +217,30 @@ TEST(a_joiner_in_its_first_interval_is_summoned_when_all_others_are_ready)
     CHECK_EQ(sent(5, FRAME_BEGIN)->as.begin.weights[2], 4);
 }
 
+TEST(a_member_that_cannot_tell_its_samples_makes_all_weigh_by_steps)
+{
+    job(3);
+    master.nodes[2].identity.device_count = 2;
+    ready(0, 0, 7, 40);
+    ready(1, 0, 7, 400);
+    say(2, (struct msg){.type = FRAME_READY,
+                        .as.ready = {.version = 0, .digest = 7, .weight = 0, .steps = 30}});
+    const struct msg_begin *begin = &sent(0, FRAME_BEGIN)->as.begin;
+    CHECK_EQ(begin->weights[0], 10);
+    CHECK_EQ(begin->weights[1], 100);
+    CHECK_EQ(begin->weights[2], 60);
+    CHECK_EQ(begin->job_step, 100);
+}
+
+TEST(a_member_that_did_nothing_leaves_the_others_their_samples)
+{
+    job(2);
+    ready(0, 0, 7, 40);
+    say(1, (struct msg){.type = FRAME_READY, .as.ready = {.version = 0, .digest = 7}});
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.weights[0], 40);
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.weights[1], 0);
+}
+
 TEST(a_straggler_is_summoned_after_a_grace)
 {
     job(2);
