@@ -2,7 +2,7 @@
 
 torchrun runs as it is, without its outer ``record`` wrapper. Added are the script's real exit
 code, a failure in a few lines with the real exception, a second Ctrl-C that ends at once,
-SIGUSR1 for the ranks, and lines while the nodes of a fixed world are awaited.
+SIGUSR1 for the ranks, and a fixed world that says for whom it waits.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-USAGE, UNAVAILABLE, TEMPFAIL = 64, 69, 75  # sysexits.h, as in docs/errors.md
+USAGE, BAD_DATA, UNAVAILABLE, TEMPFAIL = 64, 65, 69, 75  # sysexits.h, as in docs/errors.md
 NO_PERMISSION, REFUSED = 77, 78
 # What the engine refused, as a scheduler wants to know it: not the traceback's status 1.
 STATUS_OF = {
+    "solo.errors.Corrupt": BAD_DATA,
     "solo.errors.TimedOut": TEMPFAIL,
     "solo.errors.AuthError": NO_PERMISSION,
     "solo.errors.Refused": REFUSED,
     "solo.errors.VersionMismatch": REFUSED,
     "solo.errors.Mismatch": REFUSED,
 }
-FIRST_LINE_S, LINE_EVERY_S = 3.0, 10.0
 USR1_WAIT_S = 30.0
 
 
@@ -114,6 +113,14 @@ def note(text: str) -> None:
         print(f"solorun: {text}", file=sys.stderr, flush=True)
 
 
+def notes(lines: list[str]) -> None:
+    """A line of ours, and lines that belong to it."""
+    if os.environ.get("SOLO_LOG_FORMAT") == "json":
+        print_json("info", "\n".join(lines))
+    else:
+        note("\n  ".join(lines))
+
+
 def print_json(level: str, text: str, **fields: object) -> None:
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
@@ -135,32 +142,6 @@ def error(code: int, what: str, **rest: str | None) -> None:
     lines = [f"solorun: {on}error {name}{off}: {what}"]
     lines += [f"  {key}: {value}" for key, value in rest.items() if value]
     print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def waiting_lines(nnodes: int, where: str, timeout_s: float) -> Iterator[None]:
-    """Say every ten seconds that the fixed world is not complete yet."""
-    from solo import run_logs
-
-    done = threading.Event()
-    begun = time.monotonic()
-
-    def say() -> None:
-        pause = FIRST_LINE_S
-        while not done.wait(pause) and not run_logs.STARTED.is_set():
-            used = time.monotonic() - begun
-            note(
-                f"node {os.environ.get('SOLO_NODE_RANK')}: waiting for the other nodes of {nnodes} "
-                f"at {where}, {used:.0f} s of {timeout_s:.0f} s"
-            )
-            pause = LINE_EVERY_S
-
-    if nnodes > 1:
-        threading.Thread(target=say, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
 
 
 def exit_code(code: int) -> int:
@@ -225,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-    from solo import run_logs
+    from solo import run_logs, world
 
     quiet()
     node = os.environ.get("SOLO_NODE_RANK", "0")
@@ -234,9 +215,10 @@ def main(arguments: list[str] | None = None) -> int:
     nnodes = int(os.environ.get("SOLO_NNODES", "1"))
     timeout_s = float(os.environ.get("SOLO_TIMEOUT", "300"))
     where = f"{args.master_addr}:{args.master_port}"
+    if nnodes > 1:
+        world.install(notes, timeout_s)
     try:
-        with waiting_lines(nnodes, where, timeout_s):
-            torchrun.run(args)  # type: ignore[no-untyped-call]
+        torchrun.run(args)  # type: ignore[no-untyped-call]
     except ChildFailedError as failed:
         run_logs.drain()
         rank, failure = failed.get_first_failure()
@@ -257,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
         error(
             22,
             f"node {node}: not all of {nnodes} nodes came to {where} within {timeout_s:.0f} s",
-            why=str(lost).splitlines()[0],
+            why="\n       ".join(str(lost).splitlines()),
             fix="start the missing nodes with the same --nnodes and --master_url, each with its "
             "own --node_rank; or raise --timeout",
         )

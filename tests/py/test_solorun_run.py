@@ -323,16 +323,44 @@ def test_a_fixed_world_meets_and_says_for_whom_it_waits(tmp_path: pathlib.Path) 
         out, errors = first.communicate(timeout=60)
     assert (first.returncode, out) == (0, "0 2 2\n"), errors
     assert (second.returncode, second.stdout) == (0, "1 2 2\n"), second.stderr
-    assert "node 0: waiting for the other nodes of 2 at 127.0.0.1:" in errors
+    assert "node 0: waiting for 1 of 2 nodes at 127.0.0.1:" in errors
+    assert "\n  node 1: never connected\n" in errors
 
 
 def test_a_node_that_never_comes_ends_a_fixed_world_with_75(tmp_path: pathlib.Path) -> None:
     job = make(tmp_path, "")
     words = [word for word in job.words if "timeout" not in word]
-    done = run(*words, "--timeout=3s", "--nnodes=2", "--node_rank=0", job.script)
+    done = run(*words, "--timeout=4s", "--nnodes=3", "--node_rank=0", job.script)
     assert done.returncode == 75
     assert "SOLO-E022" in done.stderr
+    assert "node 1: never connected" in done.stderr
+    assert "node 2: never connected" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_node_0_of_a_fixed_world_names_the_dead_node_and_does_not_wait_for_ever(
+    tmp_path: pathlib.Path,
+) -> None:
+    body = (
+        "mark('here')\n"
+        "while rank == 1 or len(os.listdir(os.environ['MARKS'])) < 3:\n    time.sleep(0.05)"
+    )
+    job = make(tmp_path, body)
+    words = [*(word for word in job.words if "timeout" not in word), "--timeout=8s", "--nnodes=2"]
+    env = {"MARKS": str(job.marks), "SOLO_DISABLE": "1"}
+    with contextlib.ExitStack() as stack:
+        first = start(*words, "--node_rank=0", job.script, **env)
+        stack.callback(first.kill)
+        second = start(*words, "--node_rank=1", job.script, **env)
+        stack.callback(second.kill)
+        ranks = job.marked("here", 2)
+        second.kill()
+        assert gone([pid for pid in ranks if (job.marks / f"here.1.{pid}").exists()])
+        (job.marks / "end").touch()
+        code, errors = finish(first)
+    assert code == 0, errors
+    assert "node 0: waiting for 1 of 2 nodes to end, 3 s of 8 s\n  node 1: " in errors
+    assert "node 0: ends without 1 of 2 nodes\n  node 1: " in errors
 
 
 @pytest.mark.parametrize(
