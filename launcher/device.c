@@ -125,6 +125,31 @@ struct pool {
     const char *words;
 };
 
+/* CUDA would drop what follows an odd entry, and take a GPU twice, without a word. */
+static struct finding check_gpu_words(const char *text, const struct list *wanted)
+{
+    size_t commas = 0;
+    for (const char *at = text; *at; at++) {
+        commas += *at == ',';
+    }
+    if (wanted->count != commas + 1) {
+        return fail(CODE_DEVICES, text_format("--gpus %s", text),
+                    "an entry between the commas is empty or negative",
+                    "--gpus 0,2, or none for no GPU", NULL);
+    }
+    for (size_t i = 0; i < wanted->count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(wanted->items[i], wanted->items[j]) == 0) {
+                return fail(
+                    CODE_DEVICES, text_format("--gpus %s", text),
+                    text_format("%s is there twice: two ranks would share it", wanted->items[i]),
+                    "name each GPU once", NULL);
+            }
+        }
+    }
+    return fine("%s", text);
+}
+
 static struct finding choose_gpus(const struct device_request *request, struct pool *pool,
                                   struct device_choice *out)
 {
@@ -138,6 +163,10 @@ static struct finding choose_gpus(const struct device_request *request, struct p
         return fine("no GPU");
     }
     struct list wanted = split(request->gpus), chosen = {0};
+    struct finding finding = check_gpu_words(request->gpus, &wanted);
+    if (finding.level == LEVEL_FAIL) {
+        return finding;
+    }
     for (size_t i = 0; i < wanted.count; i++) {
         uint64_t index;
         if (!number_count(wanted.items[i], 0, 1024, &index)) {

@@ -9,18 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int make_folders(const char *path)
-{
-    char *at = text_copy(path);
-    for (char *slash = at; (slash = strchr(slash + 1, '/'));) {
-        *slash = 0;
-        if (mkdir(at, 0777) < 0 && errno != EEXIST) {
-            return -errno;
-        }
-        *slash = '/';
-    }
-    return mkdir(at, 0777) < 0 && errno != EEXIST ? -errno : 0;
-}
+#include "folder.h"
 
 static struct finding not_writable(const char *path, int why)
 {
@@ -52,7 +41,7 @@ struct finding jobdir_make(struct launch *launch)
     if (launch->node_rank >= 0) {
         launch->node_dir = text_format("%s/node%d", launch->job_dir, launch->node_rank);
     }
-    int rc = make_folders(launch->node_dir);
+    int rc = folder_make(launch->node_dir);
     if (rc < 0) {
         return not_writable(launch->node_dir, -rc);
     }
@@ -60,11 +49,6 @@ struct finding jobdir_make(struct launch *launch)
         return not_writable(launch->node_dir, errno);
     }
     point_latest(launch);
-    if (launch->state_dir && (rc = make_folders(launch->state_dir)) < 0) {
-        return fail(CODE_STATE_DIR,
-                    text_format("--state_dir %s: %s", launch->state_dir, strerror(-rc)), NULL,
-                    "choose another directory", NULL);
-    }
     if (launch->log_dir_temporary) {
         message_note("logs in %s", launch->job_dir);
     }

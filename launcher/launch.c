@@ -106,10 +106,10 @@ static struct finding step_times(struct launch *launch)
     return fine("timeout %g s, lease %g s", launch->timeout_ms / 1e3, launch->lease_ms / 1e3);
 }
 
-static bool one_of(const char *text, size_t count, const char *const *words)
+static bool one_of(const char *text, const char *const *words)
 {
     for (; *words; words++) {
-        if (strlen(*words) == count && strncmp(text, *words, count) == 0) {
+        if (strcmp(*words, text) == 0) {
             return true;
         }
     }
@@ -118,7 +118,6 @@ static bool one_of(const char *text, size_t count, const char *const *words)
 
 static struct finding step_sync(struct launch *launch)
 {
-    static const char *const outers[] = {"auto", "avg", "slowmo", "nesterov", NULL};
     static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", NULL};
     const char *interval = launch_text(launch, FLAG_SYNC_INTERVAL), *why;
     const char *outer = launch_text(launch, FLAG_OUTER), *codec = launch_text(launch, FLAG_CODEC);
@@ -126,10 +125,12 @@ static struct finding step_sync(struct launch *launch)
         return fail(CODE_INTERVAL, text_format("--sync_interval %s", interval), why,
                     "a number of optimizer steps as in 100, or a schedule as in 0:1,500:16", NULL);
     }
-    if (!one_of(outer, strcspn(outer, ":"), outers)) {
-        return bad_value(launch, FLAG_OUTER, "auto, avg, slowmo or nesterov, with :lr=..,beta=..");
+    if (strcmp(outer, "auto") != 0 && solo_outer_check(outer) < 0) {
+        return fail(CODE_VALUE, text_format("--outer %s", outer), text_copy(solo_error_text()),
+                    "auto, avg, slowmo or nesterov; the last two with :lr=..,beta=..,ramp=..",
+                    NULL);
     }
-    if (!one_of(codec, strlen(codec), codecs)) {
+    if (!one_of(codec, codecs)) {
         return bad_value(launch, FLAG_CODEC, "fp32, bf16, int8 or int4");
     }
     uint64_t streams;

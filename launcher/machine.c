@@ -1,20 +1,17 @@
 #include "machine.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "number.h"
 #include "text.h"
+
+enum { RESOLVE_MS = 900 }; /* a name server that is silent is told within a second, and again */
 
 bool machine_url_parse(const char *text, struct solo_url *out, const char **why)
 {
@@ -32,10 +29,15 @@ char *machine_url_text(const char *host, unsigned port)
 
 bool machine_resolve(const struct solo_url *url, struct address *out, const char **why)
 {
-    char port[8];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    char numeric[SOLO_NAME_MAX], port[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *found = NULL;
+    if (solo_resolve(url, RESOLVE_MS, numeric, sizeof numeric) < 0) {
+        *why = text_copy(solo_error_text());
+        return false;
+    }
     snprintf(port, sizeof port, "%u", url->port);
-    int rc = getaddrinfo(url->host, port, &hints, &found);
+    int rc = getaddrinfo(numeric, port, &hints, &found);
     if (rc != 0) {
         *why = gai_strerror(rc);
         return false;
@@ -146,83 +148,11 @@ void machine_close(int fd)
     close(fd);
 }
 
-enum { TCP_LISTENS = 0x0a }; /* in /proc/net/tcp, as in linux/tcp_states.h */
-
-/* The inode of the socket that listens at the port, 0 if none is listed in this table. */
-static unsigned long listening_inode(const char *table, uint16_t port)
-{
-    FILE *file = fopen(table, "re");
-    if (!file) {
-        return 0;
-    }
-    char line[512];
-    uint64_t inode = 0;
-    while (!inode && fgets(line, sizeof line, file)) {
-        const char *fields[10] = {
-            0}; /* sl local remote st tx:rx tr:tm retrnsmt uid timeout inode */
-        char *rest = NULL, *at = strtok_r(line, " ", &rest);
-        for (int i = 0; at && i < 10; i++, at = strtok_r(NULL, " ", &rest)) {
-            fields[i] = at;
-        }
-        const char *local_port = fields[9] ? strchr(fields[1], ':') : NULL;
-        uint64_t number, state;
-        if (local_port && number_next(&(const char *){local_port + 1}, 16, &number) &&
-            number == port && number_next(&fields[3], 16, &state) && state == TCP_LISTENS &&
-            !number_next(&fields[9], 10, &inode)) {
-            inode = 0;
-        }
-    }
-    fclose(file);
-    return (unsigned long)inode;
-}
-
-static bool holds_socket(const char *pid, unsigned long inode)
-{
-    char *folder = text_format("/proc/%s/fd", pid), *wanted = text_format("socket:[%lu]", inode);
-    DIR *dir = opendir(folder);
-    bool holds = false;
-    struct dirent *entry;
-    while (dir && !holds && (entry = readdir(dir))) {
-        char target[64] = {0};
-        ssize_t count = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
-        holds = count > 0 && strcmp(target, wanted) == 0;
-    }
-    if (dir) {
-        closedir(dir);
-    }
-    return holds;
-}
-
-static char *command_line(const char *pid)
-{
-    char words[160] = {0};
-    int fd = open(text_format("/proc/%s/cmdline", pid), O_RDONLY | O_CLOEXEC);
-    ssize_t count = fd < 0 ? 0 : read(fd, words, sizeof words - 1);
-    if (fd >= 0) {
-        close(fd);
-    }
-    for (ssize_t i = 0; i + 1 < count; i++) {
-        words[i] = words[i] ? words[i] : ' ';
-    }
-    return text_trim(words);
-}
-
 char *machine_port_holder(uint16_t port)
 {
-    unsigned long inode = listening_inode("/proc/net/tcp", port);
-    inode = inode ? inode : listening_inode("/proc/net/tcp6", port);
-    DIR *proc = inode ? opendir("/proc") : NULL;
-    char *holder = NULL;
-    struct dirent *entry;
-    while (proc && !holder && (entry = readdir(proc))) {
-        if (isdigit((unsigned char)entry->d_name[0]) && holds_socket(entry->d_name, inode)) {
-            holder = text_format("pid %s (%s)", entry->d_name, command_line(entry->d_name));
-        }
-    }
-    if (proc) {
-        closedir(proc);
-    }
-    return holder;
+    char text[SOLO_TEXT_MAX];
+    solo_port_holder(port, text, sizeof text);
+    return *text ? text_copy(text) : NULL;
 }
 
 uint16_t machine_free_port(void)

@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "folder.h"
 #include "number.h"
 
 enum {
@@ -18,13 +19,40 @@ enum {
     TOKEN_BYTES_MAX = 4096,
 };
 
+/* The last flag takes the next word for its value: `--device_count train.py` has no script. */
+static struct finding no_script(const struct args *args)
+{
+    const char *eater = NULL, *eaten = NULL;
+    for (enum flag_id id = 0; id < FLAG_COUNT; id++) {
+        const char *value = args->value[id];
+        size_t count = value ? strlen(value) : 0;
+        if (flag_table[id].value && count > 3 && strcmp(value + count - 3, ".py") == 0) {
+            eater = text_format("--%s", flag_table[id].name);
+            eaten = value;
+        }
+    }
+    for (int i = 0; i < args->torchrun_count && !eater; i++) {
+        const char *value = args->torchrun[i].value;
+        size_t count = value ? strlen(value) : 0;
+        if (count > 3 && strcmp(value + count - 3, ".py") == 0) {
+            eater = args->torchrun[i].words[0];
+            eaten = value;
+        }
+    }
+    if (eater) {
+        return fail(CODE_NO_SCRIPT, text_format("there is no script: %s took %s", eater, eaten),
+                    text_format("%s needs a value, and the word after it is that", eater),
+                    text_format("%s VALUE %s", eater, eaten), "solorun --help");
+    }
+    return fail(CODE_NO_SCRIPT, "there is no script to run", NULL,
+                "solorun [flags] train.py [its flags]", "solorun --help");
+}
+
 struct finding preflight_script(struct launch *launch)
 {
     const struct args *args = launch->args;
     if (!args->script) {
-        return args->command ? fine("none")
-                             : fail(CODE_NO_SCRIPT, "there is no script to run", NULL,
-                                    "solorun [flags] train.py [its flags]", "solorun --help");
+        return args->command ? fine("none") : no_script(args);
     }
     if (args->module || args->no_python) {
         return fine("%s", args->script); /* Python or PATH finds it */
@@ -218,26 +246,12 @@ struct finding preflight_token(struct launch *launch)
         "--token_file FILE with the same secret on every node, SOLO_TOKEN, or --insecure", NULL);
 }
 
-static struct finding check_folder(enum code code, const char *flag, const char *path)
+/* A real start makes and tries it; doctor and --dry_run leave no trace. */
+static struct finding check_folder(const struct launch *launch, enum code code, const char *flag,
+                                   const char *path)
 {
-    /* The nearest parent that exists must let us in; the folder itself is made at the start. */
-    char *at = text_copy(path);
-    struct stat status;
-    while (stat(at, &status) < 0 && errno == ENOENT && strrchr(at, '/')) {
-        char *slash = strrchr(at, '/');
-        slash[slash == at] = 0;
-        if (slash == at) {
-            break;
-        }
-    }
-    const char *why = NULL;
-    if (stat(at, &status) < 0) {
-        why = strerror(errno);
-    } else if (!S_ISDIR(status.st_mode)) {
-        why = text_format("%s is not a directory", at);
-    } else if (access(at, W_OK | X_OK) < 0) {
-        why = text_format("%s: %s", at, strerror(errno));
-    }
+    bool starts = !launch->dry_run && !launch->args->command;
+    const char *why = starts ? folder_probe(path) : folder_obstacle(path);
     return why ? fail(code, text_format("%s %s cannot be written", flag, path), why,
                       "choose another directory, or mend its owner and permissions", NULL)
                : fine("%s", path);
@@ -256,7 +270,10 @@ struct finding preflight_log_dir(struct launch *launch)
     launch->log_dir_temporary = !given;
     launch->log_dir =
         given ? absolute(given) : text_format("%s/solo-XXXXXX", base && *base ? base : "/tmp");
-    return check_folder(CODE_LOG_DIR, "--log_dir", launch->log_dir);
+    if (launch->log_dir_temporary) { /* mkdtemp will tell */
+        return fine("a temporary one");
+    }
+    return check_folder(launch, CODE_LOG_DIR, "--log_dir", launch->log_dir);
 }
 
 struct finding preflight_state_dir(struct launch *launch)
@@ -266,7 +283,7 @@ struct finding preflight_state_dir(struct launch *launch)
         return fine("none");
     }
     launch->state_dir = absolute(given);
-    return check_folder(CODE_STATE_DIR, "--state_dir", launch->state_dir);
+    return check_folder(launch, CODE_STATE_DIR, "--state_dir", launch->state_dir);
 }
 
 struct finding preflight_shared_memory(struct launch *launch)

@@ -1,14 +1,38 @@
 #include "node/rule.h"
 
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "solo.h"
 
 static const char *const names[] = {"avg", "slowmo", "nesterov"};
 static const char how[] = "write avg, slowmo or nesterov, for example nesterov:lr=0.4,beta=0.9";
+
+/* A script may have set a locale that writes 0,4: the rule's text is the same everywhere. */
+static locale_t plain_numbers(void)
+{
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    return plain ? uselocale(plain) : (locale_t)0;
+}
+
+static void former_numbers(locale_t before)
+{
+    if (before) {
+        freelocale(uselocale(before));
+    }
+}
+
+static double read_number(const char *text, char **end)
+{
+    locale_t before = plain_numbers();
+    double value = strtod(text, end);
+    former_numbers(before);
+    return value;
+}
 
 static int parse_value(const char *text, struct rule *rule)
 {
@@ -18,7 +42,7 @@ static int parse_value(const char *text, struct rule *rule)
     }
     char *end = NULL;
     const char *equals = strchr(text, '=');
-    double value = equals ? strtod(equals + 1, &end) : 0;
+    double value = equals ? read_number(equals + 1, &end) : 0;
     if (!equals || end == equals + 1 || *end || !isfinite(value)) {
         return err_set(SOLO_EINVAL, "outer step: '%.40s' is not NAME=NUMBER; %s", text, how);
     }
@@ -79,9 +103,16 @@ int rule_parse(const char *text, struct rule *out)
     return 0;
 }
 
+int solo_outer_check(const char *text)
+{
+    struct rule rule;
+    return rule_parse(text, &rule);
+}
+
 void rule_text(const struct rule *rule, char *text, size_t size)
 {
     char lr[24] = "auto";
+    locale_t before = plain_numbers();
     if (rule->lr > 0) {
         snprintf(lr, sizeof lr, "%g", rule->lr);
     }
@@ -91,6 +122,7 @@ void rule_text(const struct rule *rule, char *text, size_t size)
         snprintf(text, size, "%s:lr=%s,beta=%g,ramp=%u", names[rule->kind], lr, rule->beta,
                  rule->ramp);
     }
+    former_numbers(before);
 }
 
 /* A fit through the published best rates 0.4, 0.75 and 1.0 at 2, 8 and 16 members; the square

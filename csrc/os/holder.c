@@ -9,7 +9,7 @@
 
 #include "os/sock.h"
 
-enum { TCP_STATE_LISTEN = 0x0a };
+enum { TCP_STATE_LISTEN = 0x0a, HOLDER_WORDS_MAX = 160 };
 
 /* Field `number` of a line, counted from 0; "" if there are fewer. */
 static const char *field(const char *line, int number)
@@ -62,18 +62,23 @@ static bool process_has(const char *pid, const char *link)
     return found;
 }
 
-static void process_name(const char *pid, char *out, size_t size)
+/* The words it was started with; its name if they are hidden. */
+static void process_words(const char *pid, char *out, size_t size)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%.20s/comm", pid);
+    snprintf(path, sizeof path, "/proc/%.20s/cmdline", pid);
     FILE *file = fopen(path, "re");
-    if (!file || !fgets(out, (int)size, file)) {
-        snprintf(out, size, "?");
-    }
+    size_t count = file ? fread(out, 1, size - 1, file) : 0;
     if (file) {
         fclose(file);
     }
-    out[strcspn(out, "\n")] = 0;
+    out[count] = 0;
+    for (size_t i = 0; i + 1 < count; i++) {
+        out[i] = out[i] ? out[i] : ' ';
+    }
+    if (!out[0]) {
+        snprintf(out, size, "?");
+    }
 }
 
 void sock_holder(uint16_t port, char *out, size_t size)
@@ -87,12 +92,17 @@ void sock_holder(uint16_t port, char *out, size_t size)
     struct dirent *entry;
     while (processes && !out[0] && (entry = readdir(processes))) {
         if (isdigit((unsigned char)entry->d_name[0]) && process_has(entry->d_name, link)) {
-            char name[32];
-            process_name(entry->d_name, name, sizeof name);
-            snprintf(out, size, "pid %.20s (%s)", entry->d_name, name);
+            char words[HOLDER_WORDS_MAX];
+            process_words(entry->d_name, words, sizeof words);
+            snprintf(out, size, "pid %.20s (%s)", entry->d_name, words);
         }
     }
     if (processes) {
         closedir(processes);
     }
+}
+
+void solo_port_holder(uint16_t port, char *out, size_t size)
+{
+    sock_holder(port, out, size);
 }

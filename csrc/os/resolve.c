@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "os/addr.h"
+#include "os/clock.h"
 #include "os/thread.h"
 
 #define LOOKUP_STACK_BYTES (256u << 10)
@@ -158,6 +159,16 @@ int addr_resolve(const struct solo_url *url, uint64_t deadline_us, struct addr_l
     }
     lookup_release(lookup);
     return rc;
+}
+
+int solo_resolve(const struct solo_url *url, uint32_t timeout_ms, char *numeric, size_t size)
+{
+    struct addr_list found;
+    char text[ADDR_TEXT_MAX];
+    TRY(addr_resolve(url, clock_us() + (uint64_t)timeout_ms * 1000, &found));
+    addr_host_text(&found.at[0], text);
+    snprintf(numeric, size, "%s", text);
+    return 0;
 }
 
 /* ---- on the loop ------------------------------------------------------------------------ */

@@ -122,6 +122,12 @@ def test_gpus_count_inside_of_what_is_visible() -> None:
     failure(run("--solo", "--gpus=all", SCRIPT, **env), 30, 64)
 
 
+@pytest.mark.parametrize("gpus", ["-1", ",,", ",", "0,", "0,,1", "0,-1", "0,1,0"])
+def test_a_list_of_gpus_with_a_gap_or_a_repetition_is_told(gpus: str) -> None:
+    done = run("--solo", f"--gpus={gpus}", SCRIPT, CUDA_VISIBLE_DEVICES="4,7")
+    assert f"--gpus {gpus}" in failure(done, 30, 64)
+
+
 def test_a_device_with_a_number_means_one_rank() -> None:
     env = {"CUDA_VISIBLE_DEVICES": "4,7"}
     setting, command = command_of("--solo", "--device=cuda:1", SCRIPT, **env)
@@ -130,6 +136,13 @@ def test_a_device_with_a_number_means_one_rank() -> None:
     assert "--nproc-per-node=1" in command
     failure(run("--solo", "--device=cuda:2", SCRIPT, **env), 30, 64)
     failure(run("--solo", "--device=tpu", SCRIPT, **env), 2, 64)
+
+
+@pytest.mark.parametrize("flag", ["--device_count", "--sync_interval", "--tee", "--log_dir"])
+def test_a_flag_that_took_the_script_for_its_value_is_named(flag: str) -> None:
+    message = failure(run("--solo", flag, "t.py"), 3, 64)
+    assert f"{flag} took t.py" in message
+    assert f"fix: {flag} VALUE t.py" in message
 
 
 # ---- values -----------------------------------------------------------------------------------
@@ -153,6 +166,12 @@ def test_numbers_and_schedules_are_intervals(interval: str) -> None:
     [
         ("--codec=int7", 2),
         ("--outer=sgd", 2),
+        ("--outer=nesterov:lr=nan", 2),
+        ("--outer=nesterov:lr=0", 2),
+        ("--outer=nesterov:speed=1", 2),
+        ("--outer=slowmo:beta=1", 2),
+        ("--outer=avg:lr=1", 2),
+        ("--outer=auto:lr=1", 2),
         ("--timeout=0", 2),
         ("--timeout=5x", 2),
         ("--lease=-1", 2),
@@ -231,6 +250,26 @@ def test_a_log_or_state_dir_that_cannot_be_is_told(tmp_path: pathlib.Path) -> No
     bad = f"{tmp_path}/file/below"
     assert "not a directory" in failure(run("--solo", f"--log_dir={bad}", SCRIPT), 50, 73).lower()
     failure(run("--solo", f"--state_dir={bad}", SCRIPT), 51, 73)
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--log_dir", 50), ("--state_dir", 51)])
+def test_a_directory_where_files_cannot_be_made_is_told_before_the_master_is_asked(
+    flag: str, code: int
+) -> None:
+    """Permissions say nothing: root may write to /proc, and no file can be made there."""
+    words = ("--solo", "--node_rank=1", f"--master_url=tcp://127.0.0.1:{free_port()}")
+    for path in ("/proc", "/proc/solo"):
+        message = failure(run(*words, f"{flag}={path}", SCRIPT), code, 73)
+        assert f"{flag} {path} cannot be written" in message
+
+
+def test_a_directory_that_was_tried_holds_no_trace(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "deep" / "state"
+    command_of("--solo", f"--state_dir={folder}", SCRIPT)
+    assert not folder.exists()
+    words = ("--solo", "--node_rank=1", f"--master_url=tcp://127.0.0.1:{free_port()}")
+    failure(run(*words, "--timeout=1", f"--state_dir={folder}", SCRIPT), 12, 69)
+    assert list(folder.iterdir()) == []
 
 
 # ---- Python and torch ---------------------------------------------------------------------------
