@@ -9,6 +9,7 @@ import torch
 
 from solo._load import memory
 from solo._load.errors import CheckpointError, Problem
+from solo._load.place import STAYS
 
 if TYPE_CHECKING:
     from solo._load.table import Table
@@ -48,14 +49,19 @@ def block_of(name: str, no_split: Sequence[str] = ()) -> str:
 def choose(
     tables: Sequence[Table],
     max_memory: Mapping[str, int | str] | None,
-    no_split: Sequence[str] = (),
+    no_split: Sequence[str],
+    follows: Sequence[Mapping[str, str]],
 ) -> dict[str, str | int | torch.device]:
-    """A device map for the files of one checkpoint."""
+    """A device map for the files of one checkpoint; what an optimizer keeps of a parameter
+    counts as part of it (``follows``, see optimizer.py)."""
     sizes: dict[str, int] = {}
-    for table in tables:
+    for table, owners in zip(tables, follows, strict=True):
         seen: set[int] = set()
         for name, _, tensor in table.names:
-            block = block_of(name, no_split)
+            owner = owners.get(name, name)
+            if owner == STAYS:
+                continue
+            block = block_of(owner, no_split)
             storage = table.tensors[tensor].storage
             count = 0 if storage in seen else table.storages[storage].bytes
             sizes[block] = sizes.get(block, 0) + count

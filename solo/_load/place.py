@@ -21,6 +21,7 @@ MapLocation = None | Device | Mapping[str, Device] | Callable[[Any, str], Any]
 DeviceMap = None | Device | Mapping[str, Device]
 
 CPU = torch.device("cpu")
+STAYS = ""  # the owner of a step counter of the CPU: it stays there
 DISK = "disk"  # left in the file, mapped, read when it is touched
 NAMES = ("cpu", "cuda", "meta", "mps", "xpu", "hpu", "mtia")
 
@@ -244,8 +245,13 @@ def _here(tag: str) -> tuple[torch.device, str]:
 # ---- device_map: by the names of modules ----
 
 
-def by_names(tables: Sequence[Table], device_map: Mapping[str, Device]) -> list[Placement]:
-    """Place by module prefix: the longest that fits wins, ``""`` is the rest.
+def by_names(
+    tables: Sequence[Table],
+    device_map: Mapping[str, Device],
+    follows: Sequence[Mapping[str, str]],
+) -> list[Placement]:
+    """Place by module prefix: the longest that fits wins, ``""`` is the rest. The state of an
+    optimizer goes where its parameter goes (``follows``, see optimizer.py), unless a key names it.
 
     The files of one checkpoint are judged together: a key must fit a tensor of one of them.
     """
@@ -255,10 +261,17 @@ def by_names(tables: Sequence[Table], device_map: Mapping[str, Device]) -> list[
     used: set[str] = set()
     uncovered: list[str] = []
     placements = []
-    for table in tables:
+    for table, owners in zip(tables, follows, strict=True):
         devices: list[torch.device | str | None] = [None] * len(table.storages)
+        begins = {name.name: name.key_at for name in table.names} if owners else {}
         for name, key_at, tensor in table.names:
             key = _longest(name, key_at, wanted)
+            if not key and name in owners:  # no key names it: with its parameter
+                owner = owners[name]
+                if owner == STAYS:
+                    devices[table.tensors[tensor].storage] = CPU
+                    continue
+                key = _longest(owner, begins[owner], wanted)
             if key is None:
                 uncovered.append(name)
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from solo._load import auto_map, memory, place, read
+from solo._load import auto_map, memory, optimizer, place, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.objects import Builder
 from solo._load.place import DeviceMap, MapLocation, Placement
@@ -88,11 +88,12 @@ def placements(tables: Sequence[Table], request: Request) -> list[Placement]:
     if request.map_location is not None:
         raise fail("argument", "map_location and device_map exclude each other")
     device_map = request.device_map
-    if device_map == "auto":
-        device_map = auto_map.choose(tables, request.max_memory, request.no_split)
-    if not isinstance(device_map, Mapping):
+    if device_map != "auto" and not isinstance(device_map, Mapping):
         return [place.by_location(table, device_map) for table in tables]
-    return place.by_names(tables, device_map)
+    follows = [optimizer.owners_in(table) for table in tables]
+    if not isinstance(device_map, Mapping):
+        device_map = auto_map.choose(tables, request.max_memory, request.no_split, follows)
+    return place.by_names(tables, device_map, follows)
 
 
 def storages_to_read(table: Table, request: Request) -> list[int]:
