@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from solo._load import collection, dcp, memory, objects, paths, read
+from solo._load import collection, memory, objects, paths, read
 from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import inspect
 from solo._load.place import CPU, Placement
@@ -100,12 +100,6 @@ def _request(**options: Any) -> Request:
 
 def _tables(path: str, request: Request) -> list[Table]:
     found = paths.locate(path, storage_options=None, threads=request.how.threads)
-    if found.directory and dcp.is_dcp(found.directory):
-        raise CheckpointError(
-            Problem("unsupported", "a DCP directory is not read by this command"),
-            path=path,
-            fix="convert it first: python -m solo.load convert",
-        )
     opened = collection.open_found(found, request)
     return opened.tables if isinstance(opened, collection.Shards) else [opened]
 

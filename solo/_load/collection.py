@@ -50,8 +50,6 @@ def load_any(where: Where, request: Request) -> Any:
     found = paths.locate(
         where, storage_options=request.storage_options, threads=request.how.threads
     )
-    if found.directory and dcp.is_dcp(found.directory):
-        return dcp.load(found.directory, request)
     opened = open_found(found, request)
     if isinstance(opened, Shards):
         return _load_shards(opened, request)
@@ -70,6 +68,8 @@ def _end_of(table: Table) -> int:
 
 def open_found(found: Found, request: Request) -> Table | Shards:
     """Index one file, or all files of a directory or an index of shards."""
+    if found.directory and dcp.is_dcp(found.directory):
+        return dcp.open_folder(found.directory, request.options, request.extra)
     if found.directory:
         path = choose(found.directory)
         if isinstance(path, list):

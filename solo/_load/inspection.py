@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from solo._load import collection, dcp, objects, paths
+from solo._load import collection, objects, paths
 from solo._load.memory import human
 from solo._load.read import How
 from solo._load.single import Request
@@ -116,16 +116,16 @@ def inspect(
         CheckpointError: everything that is wrong with the file.
     """
     found = paths.locate(path, storage_options=storage_options, threads=0)
-    if found.directory and dcp.is_dcp(found.directory):
-        return _of_dcp(found.directory)
     extra = objects.allowed_names(())
     options = Options(tuple(extra), True, limits=dict(limits or {}))
-    opened = collection.open_found(found, Request(options, How()))
+    opened = collection.open_found(found, Request(options, How(), extra))
     tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
     where = opened.path if isinstance(opened, collection.Shards) else opened.source.name
     out = Inspection(where, tables[0].kind)
     for table in tables:
         _add(out, table)
+        if table.chunks is not None:
+            out.files = _files_of(table)
     return out
 
 
@@ -181,22 +181,8 @@ def tensor_bytes(table: Table, number: int) -> int:
     return elements * dtype_bits()[row.dtype] // 8
 
 
-def _of_dcp(folder: str) -> Inspection:
-    items, _ = dcp.read_metadata(folder)
-    out = Inspection(folder, "DCP")
-    for number, item in enumerate(items.values()):
-        if item.sizes is None:
-            continue
-        count = item.dtype.itemsize if item.dtype else 1
-        for size in item.sizes:
-            count *= size
-        files = sorted({chunk.file for chunk in item.chunks})
-        dtype = str(item.dtype).removeprefix("torch.")
-        out.tensors.append(
-            TensorInfo(item.name, item.sizes, dtype, count, "cpu", ", ".join(files), number)
-        )
-        out.stored_bytes += count
-    for file in sorted({chunk.file for item in items.values() for chunk in item.chunks}):
-        path = os.path.join(folder, file)
-        out.files.append({"path": path, "bytes": os.path.getsize(path)})
-    return out
+def _files_of(table: Table) -> list[dict[str, Any]]:
+    """The data files of a DCP directory."""
+    names = sorted({chunk.file for item in table.chunks.items.values() for chunk in item.chunks})
+    paths_of = [os.path.join(table.source.name, name) for name in names]
+    return [{"path": path, "bytes": os.path.getsize(path)} for path in paths_of]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from solo import _C
-from solo._load import collection, dcp, paths, read
+from solo._load import collection, paths, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import CPU, Placement
 from solo._load.single import Request, convert, prepare
@@ -66,8 +66,6 @@ def load_into(
     found = paths.locate(
         where, storage_options=request.storage_options, threads=request.how.threads
     )
-    if found.directory and dcp.is_dcp(found.directory):
-        return _from_dcp(tensors, found.directory, request, strict)
     opened = collection.open_found(found, request)
     tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
     report = Report()
@@ -282,37 +280,3 @@ def _put(target: Any, name: str, value: torch.Tensor) -> None:
         module._parameters[leaf] = value  # type: ignore[assignment]
     else:
         module._buffers[leaf] = value
-
-
-def _from_dcp(
-    tensors: dict[str, torch.Tensor], folder: str, request: Request, strict: bool
-) -> Report:
-    """A DCP directory: names as they are in it, or under the one dict that fits best."""
-    items, _ = dcp.read_metadata(folder)
-    available = {n: i for n, i in items.items() if i.sizes is not None}
-    heads = {""} | {name[: at + 1] for name in available for at, c in enumerate(name) if c == "."}
-    head = max(heads, key=lambda h: (sum(h + name in available for name in tensors), -len(h)))
-    report = Report(stripped=head)
-    report.missing = [name for name in tensors if head + name not in available]
-    problems = _listed("missing", "the directory lacks", report.missing) if strict else []
-    for name, tensor in tensors.items():
-        item = available.get(head + name)
-        if item is not None and item.sizes != tuple(tensor.shape):
-            problems.append(
-                Problem(
-                    "shape",
-                    f"{name!r} is {tuple(tensor.shape)} in the target "
-                    f"and {item.sizes} in the directory",
-                    record=name,
-                )
-            )
-    if problems:
-        raise CheckpointError(problems, path=folder, fix="strict=False leaves missing names alone")
-    wanted = {head + n: available[head + n] for n in tensors if head + n in available}
-    with torch.no_grad():
-        for name, value in dcp.read_items(folder, wanted, request).items():
-            own = tensors[name.removeprefix(head)]
-            own.copy_(value)
-            report.staged += value.numel() * value.element_size()
-            report.loaded.append(name.removeprefix(head))
-    return report

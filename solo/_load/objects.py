@@ -309,6 +309,6 @@ TIED = "solo.tied"  # {alias: name} in a safetensors file's metadata
 
 def note_of(table: Table) -> dict[str, Any]:
     """The text entries of a safetensors file; the parser has checked them."""
-    text = table.index.note()
+    text = table.index.note() if table.index is not None else ""
     note = json.loads(text) if text else {}
     return note if isinstance(note, dict) else {}

@@ -40,6 +40,9 @@ class _Found:
 
 def owners_in(table: Table) -> dict[str, str]:
     """Names of optimizer tensors to the name of their parameter, or to ``STAYS``."""
+    if table.chunks is not None:
+        found: dict[str, str] = table.chunks.owners()
+        return found
     if not table.has_object or not any(".state." in f".{n.name}" for n in table.names):
         return {}
     names: dict[int, str] = {}

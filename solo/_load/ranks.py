@@ -3,7 +3,9 @@ one reads and sends."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import logging
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,15 +14,17 @@ import torch
 import torch.distributed as dist
 
 from solo import _C
-from solo._load import collection, dcp, paths, read
+from solo._load import collection, paths, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import Placement
-from solo._load.single import Request, content, named, placements, prepare, select
+from solo._load.single import Request, build, content, named, prepare, select
 from solo._load.source import RangeSource, Source
 from solo._load.table import Options, Table, open_table
 
 if TYPE_CHECKING:
     from solo._load.paths import Where
+
+log = logging.getLogger("solo.load")
 
 SAMPLE_BYTES = 64 << 10  # of each storage that has no checksum
 TRIAL_BYTES = 8 << 20  # read and sent once to see which is faster
@@ -31,8 +35,10 @@ def fingerprint(table: Table) -> str:
     """16 bytes, in hexadecimal, that differ if the content does: the metadata with the writer's
     checksums in it; where there are none, samples of every storage as well."""
     state = hashlib.blake2b(str(table.source.size).encode(), digest_size=16)
-    for part in table.index.metadata():
+    for part in table.index.metadata() if table.chunks is None else table.chunks.metadata():
         state.update(part)
+    if table.chunks is not None:
+        return state.hexdigest()
     for storage in table.storages:
         if storage.crc or not storage.bytes:
             continue
@@ -43,66 +49,64 @@ def fingerprint(table: Table) -> str:
 
 
 def load_together(where: Where, request: Request, group: Any, share: str) -> Any:
-    """Every rank of the group calls this; see ``solo.load``."""
+    """Every rank of the group calls this; see ``solo.load``. What fails on one rank before data
+    is read fails on all, so that none waits for another."""
     if share not in ("auto", "read", "broadcast"):
         raise fail("argument", f"share is {share!r}", fix="'auto', 'read' or 'broadcast'")
-    tables, error = _open_here(where, request)
-    same = _agree(tables, error, where, group, share)
+    tables, mine = _open_here(where, request)
+    same = _agree(mine, where, group, share)
     if not same:
         tables = _replayed(tables, request, group)
+    placed = _place_here(tables, where, request, group)
     if share == "auto":
-        share = "read" if not same else _faster(tables, group)
-        if not same:
-            share = "broadcast"
+        share = _faster(tables, group) if same else "broadcast"
     if share == "read":
-        placed = prepare(tables, request)
         parts = [content(t, p, request) for t, p in zip(tables, placed, strict=True)]
     else:
-        parts = [_broadcast(table, request, group) for table in tables]
+        parts = [_broadcast(t, p, request, group) for t, p in zip(tables, placed, strict=True)]
     if len(parts) == 1:
         return parts[0]
     return {name: value for part in parts for name, value in part.items()}
 
 
-def _open_here(where: Where, request: Request) -> tuple[list[Table], str]:
+def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+    mine = {"rank": dist.get_rank(group), "host": socket.gethostname(), "error": "", **mine}
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group=group)
+    return everyone
+
+
+def _errors_of(failed: list[dict[str, Any]], where: Where, fix: str) -> CheckpointError:
+    return CheckpointError(
+        [Problem("rank", f"rank {o['rank']} on {o['host']}: {o['error']}") for o in failed],
+        path=str(where),
+        fix=fix,
+    )
+
+
+def _open_here(where: Where, request: Request) -> tuple[list[Table], dict[str, Any]]:
+    """The tables of this rank, and what it tells the others of them."""
     try:
         found = paths.locate(
             where, storage_options=request.storage_options, threads=request.how.threads
         )
-        if found.directory and dcp.is_dcp(found.directory):
-            raise fail(
-                "unsupported",
-                "a DCP directory is read by each rank: leave group out",
-                path=found.directory,
-            )
         opened = collection.open_found(found, request)
-    except CheckpointError as error:
-        return [], str(error)
-    return (opened.tables if isinstance(opened, collection.Shards) else [opened]), ""
+        tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
+        files = [(fingerprint(table), table.source.identity()) for table in tables]
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        return [], {"path": str(where), "error": str(error)}
+    return tables, {"path": str(where), "files": files, "kind": tables[0].kind}
 
 
-def _agree(tables: list[Table], error: str, where: Where, group: Any, share: str) -> bool:
+def _agree(mine: dict[str, Any], where: Where, group: Any, share: str) -> bool:
     """Compare fingerprints over the group; False: this file is on some ranks only, and they
     may send it to the others."""
-    mine = {
-        "rank": dist.get_rank(group),
-        "host": socket.gethostname(),
-        "path": str(where),
-        "files": [(fingerprint(table), table.source.identity()) for table in tables],
-        "error": error,
-    }
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group=group)
+    everyone = _gather(mine, group)
     failed = [one for one in everyone if one["error"]]
-    if failed and (share == "read" or everyone[0]["error"]):
-        raise CheckpointError(
-            [
-                Problem("rank", f"rank {one['rank']} on {one['host']}: {one['error']}")
-                for one in failed
-            ],
-            path=str(where),
-            fix="put the file there too, or let rank 0 send it: share='broadcast'",
-        )
+    unsendable = everyone[0]["error"] or everyone[0]["kind"] == "DCP"
+    if failed and (share == "read" or unsendable):
+        fix = "put it there too" + ("" if unsendable else ", or let rank 0 send it")
+        raise _errors_of(failed, where, fix)
     readers = [one for one in everyone if not one["error"]]
     first = readers[0]
     different = [
@@ -116,6 +120,46 @@ def _agree(tables: list[Table], error: str, where: Where, group: Any, share: str
             "path given on rank 0 alone",
         )
     return not failed
+
+
+def _place_here(tables: list[Table], where: Where, request: Request, group: Any) -> list[Placement]:
+    """Place and check memory on every rank before any of them reads."""
+    placed: list[Placement] = []
+    mine: dict[str, Any] = {}
+    try:
+        placed = prepare(tables, request)
+        mine["devices"] = sorted({_physical(d) for p in placed for d in p.devices} - {""})
+    except Exception as error:
+        mine["error"] = str(error)
+    everyone = _gather(mine, group)
+    failed = [one for one in everyone if one["error"]]
+    if failed:
+        raise _errors_of(failed, where, "all ranks stopped before any data was read")
+    if dist.get_rank(group) == 0:
+        for text in shared_devices(everyone):
+            log.warning("%s: %s", where, text)
+    return placed
+
+
+def _physical(device: torch.device | str) -> str:
+    """What tells one GPU of a host from another, whatever number a process has for it."""
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        return ""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def shared_devices(everyone: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each GPU that several ranks load to: it will hold that many copies."""
+    users: dict[tuple[str, str], list[int]] = {}
+    for one in everyone:
+        for device in one.get("devices", ()):
+            users.setdefault((one["host"], device), []).append(one["rank"])
+    return [
+        f"ranks {', '.join(map(str, who))} on {host} all load to the GPU {device}: give each its "
+        "own with map_location='cuda' under torchrun"
+        for (host, device), who in users.items()
+        if len(who) > 1
+    ]
 
 
 def _other_file(one: dict[str, Any]) -> Problem:
@@ -191,6 +235,8 @@ def _real(group: Any) -> Any:
 
 def _faster(tables: list[Table], group: Any) -> str:
     """Time one read on every rank at once against one broadcast of as much."""
+    if any(table.chunks is not None for table in tables):
+        return "read"  # of many small archives: what a trial of one range says is not true there
     table = max(tables, key=lambda t: t.source.size)
     size = min(TRIAL_BYTES, table.source.size)
     offset = (table.source.size - size) // 2
@@ -200,15 +246,33 @@ def _faster(tables: list[Table], group: Any) -> str:
     spent = torch.tensor([time.perf_counter() - start, 0.0], dtype=torch.float64)
     data = torch.empty(size, dtype=torch.uint8)
     start = time.perf_counter()
-    dist.broadcast(data, src=dist.get_global_rank(_real(group), 0), group=group)
+    _send(data, group)
     spent[1] = time.perf_counter() - start
+    spent = spent.to(_wire(group))
     dist.all_reduce(spent, op=dist.ReduceOp.MAX, group=group)
     return "read" if spent[0] <= spent[1] else "broadcast"
 
 
-def _broadcast(table: Table, request: Request, group: Any) -> Any:
-    """Rank 0 reads, all get the bytes in their own arena, then place and build as alone."""
-    (placed,) = placements([table], request)
+def _wire(group: Any) -> torch.device:
+    """Where a group's collectives take their tensors from: the CPU if they can."""
+    kinds = {device.type for device in _real(group)._device_types}
+    return torch.device("cpu" if "cpu" in kinds or not kinds else "cuda")
+
+
+def _send(data: torch.Tensor, group: Any) -> None:
+    """From rank 0 to all, in place."""
+    source = dist.get_global_rank(_real(group), 0)
+    device = _wire(group)
+    for at in range(0, data.numel(), PIECE_BYTES):
+        piece = data[at : at + PIECE_BYTES]
+        staged = piece.to(device)
+        dist.broadcast(staged, src=source, group=group)
+        if staged is not piece:
+            piece.copy_(staged)
+
+
+def _broadcast(table: Table, placed: Placement, request: Request, group: Any) -> Any:
+    """Rank 0 reads, all get the bytes in their own arena, then build as alone."""
     rows = [r for r in range(len(table.storages)) if table.storages[r].bytes]
     places, size, congruent = read.layout(table, rows)
     arena = _C.Arena(max(size, 1), congruent)
@@ -227,17 +291,13 @@ def _broadcast(table: Table, request: Request, group: Any) -> Any:
     if problem[0] is not None:
         raise CheckpointError(Problem("rank", f"rank 0 could not read: {problem[0]}"))
     flat = torch.frombuffer(arena, dtype=torch.uint8, count=max(size, 1))
-    for at in range(0, size, PIECE_BYTES):
-        dist.broadcast(flat[at : at + PIECE_BYTES], src=source, group=group)
-    memory = _Memory(table, arena, places)
-    copy = Table(
-        memory, table.index, table.info, table.storages, table.tensors, table.names, table.base
-    )
+    _send(flat, group)
+    copy = dataclasses.replace(table, source=_Memory(table, arena, places))
     if all(device == torch.device("cpu") for device in placed.devices) and placed.restore is None:
         cells: dict[int, read.Cell] = {r: (arena, places[r]) for r in rows}
         cells.update({r: (bytearray(), 0) for r in range(len(table.storages)) if r not in cells})
         return _finish(copy, cells, request)
-    return content(copy, Placement(placed.devices, placed.restore), request)
+    return content(table if table.chunks is not None else copy, placed, request)
 
 
 def _finish(table: Table, cells: dict[int, read.Cell], request: Request) -> Any:
@@ -252,7 +312,8 @@ def _finish(table: Table, cells: dict[int, read.Cell], request: Request) -> Any:
     if request.dtype is not None:
         convert(tensors, request.dtype)
     if request.only is None and table.has_object and table.kind != "TorchScript":
-        return Builder(table, cells, request.extra, request.tensors_only).build(tensors)
+        builder = Builder(table, cells, request.extra, request.tensors_only)
+        return build(table, tensors, builder)
     return named(table, tensors)
 
 

@@ -17,7 +17,7 @@ import torch
 from solo import _C
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import DISK, Placement
-from solo._load.stage import to_device
+from solo._load.stage import RING_BYTES, to_device
 from solo._load.table import Table, dtype_bits, dtype_names, torch_dtype
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def read_storages(
             for row in group:
                 storage = torch.UntypedStorage(table.storages[row].bytes, device="meta")  # type: ignore[no-untyped-call]
                 cells[row] = (storage, -1)
+        elif table.chunks is not None:
+            cells.update(_through_host(table, group, torch.device(device), how))
         else:
             cells.update(to_device(table, group, torch.device(device), how))
     if table.info["big_endian"]:
@@ -104,6 +106,16 @@ def _copy(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
         if r not in cells:
             data = _inflate(table, r) if table.storages[r].bytes else bytearray()
             cells[r] = (data, 0)
+    return cells
+
+
+def _through_host(table: Table, rows: list[int], device: torch.device, how: How) -> dict[int, Cell]:
+    """To a device what cannot be read in pieces: a few storages at a time through the host."""
+    cells: dict[int, Cell] = {}
+    for batch in batches(table, rows, RING_BYTES):
+        for row, cell in _copy(table, batch, how).items():
+            host = untyped(cell, table.storages[row].bytes)
+            cells[row] = (host.to(device=device), -1)
     return cells
 
 
@@ -174,6 +186,9 @@ def _sparse(table: Table, rows: list[int], congruent: int, places: dict[int, int
 
 def run(table: Table, reads: list[Read], how: How, arena: memoryview | None) -> None:
     """Read, and raise what is wrong with all of it."""
+    if table.chunks is not None:
+        table.chunks.read_to([(row, address) for _, _, address, row in reads], how)
+        return
     try:
         wrong = table.source.read_into(
             table.index,
@@ -260,7 +275,7 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
     """The file itself as memory; what cannot be mapped is copied."""
     source = table.source
     file = getattr(source, "file", None)
-    if file is None or source.network:
+    if file is None or not table.mappable:
         return _copy(table, rows, how)
     align = alignments(table)
     mappable = [

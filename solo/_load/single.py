@@ -112,8 +112,8 @@ def needed(
     for table, placement in zip(tables, placed, strict=True):
         for row in storages_to_read(table, request):
             name = str(placement.devices[row])
-            mapped = request.how.mode == "mmap" and name == "cpu" and not table.source.network
-            name = place.DISK if mapped else name
+            if name == place.DISK or (name == "cpu" and request.how.mode == "mmap"):
+                name = place.DISK if table.mappable else "cpu"
             out[name] = out.get(name, 0) + table.storages[row].bytes
     return out
 
@@ -158,6 +158,13 @@ def named(table: Table, tensors: list[Any]) -> dict[str, Any]:
     return {n.name: tensors[n.tensor] for n in table.names if tensors[n.tensor] is not None}
 
 
+def build(table: Table, tensors: list[Any], builder: Builder) -> Any:
+    """The object of a file, or of a directory of chunks."""
+    if table.chunks is not None:
+        return table.chunks.object(named(table, tensors))
+    return builder.build(tensors)
+
+
 def load_single(table: Table, request: Request) -> Any:
     """What the file holds, or with ``only`` (or no object in it) its tensors by name."""
     (placed,) = prepare([table], request)
@@ -168,7 +175,7 @@ def content(table: Table, placed: Placement, request: Request) -> Any:
     """One file that is placed and fits."""
     tensors, builder = load_table(table, placed, request)
     if request.only is None and table.has_object and table.kind != "TorchScript":
-        return builder.build(tensors)
+        return build(table, tensors, builder)
     found = named(table, tensors)
     if request.only is not None and not found and request.strict:
         raise nothing_selected(request.only, (n.name for n in table.names), table.source.name)

@@ -68,12 +68,18 @@ class Table:
     """One file: its source, its checked index, and the rows of it as Python has them."""
 
     source: Source
-    index: _C.Checkpoint
+    index: Any  # _C.Checkpoint; None of a directory of chunks
     info: dict[str, Any]
     storages: list[StorageRow]
     tensors: list[TensorRow]
     names: list[NameRow]
     base: int = 0
+    chunks: Any = None  # of a DCP directory: dcp.Chunks, which read its storages
+
+    @property
+    def mappable(self) -> bool:
+        """Whether its data can be left in the file and read when it is touched."""
+        return self.chunks is None and not self.source.network and hasattr(self.source, "file")
 
     @property
     def kind(self) -> str:

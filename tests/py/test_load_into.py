@@ -6,12 +6,11 @@ import json
 import pathlib
 import subprocess
 import sys
-import warnings
 from typing import Any
 
 import pytest
 import torch
-from load_files import assert_same, packed, write
+from load_files import assert_same, packed, save_dcp, write
 
 import solo
 from solo import CheckpointError
@@ -278,73 +277,3 @@ def test_only_and_device_map_reach_over_all_shards(tmp_path: pathlib.Path) -> No
     assert [loaded[str(n)].is_meta for n in range(4)] == [True, False, False, True]
     with pytest.raises(CheckpointError, match="names no tensor"):
         solo.load(tmp_path, only="9")
-
-
-# ---- DCP ----
-
-
-def save_dcp(obj: dict[str, Any], path: pathlib.Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save(dict(obj), checkpoint_id=str(path), no_dist=True)
-
-
-def test_a_dcp_directory_comes_back_as_it_was_saved(tmp_path: pathlib.Path) -> None:
-    obj = {
-        "model": {"w": torch.randn(5, 7), "half": torch.ones(3).half(), "empty": torch.zeros(0, 2)},
-        "step": 7,
-        "list": [torch.ones(2), {"x": torch.zeros(1)}, "text"],
-    }
-    save_dcp(obj, tmp_path / "d")
-    assert_same(solo.load(tmp_path / "d"), obj)
-    assert set(solo.load(tmp_path / "d", only="model")) == {"model.w", "model.half", "model.empty"}
-    assert solo.load(tmp_path / "d", "meta")["model"]["w"].is_meta
-    found = solo.inspect(tmp_path / "d")
-    assert found.kind == "DCP" and "model.w" in found.names
-
-
-def test_a_dcp_directory_of_several_ranks_is_put_together(tmp_path: pathlib.Path) -> None:
-    script = f"""
-import os, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-whole = torch.arange(35.0).reshape(7, 5)
-obj = {{"rows": distribute_tensor(whole, mesh, [Shard(0)]),
-       "columns": distribute_tensor(whole, mesh, [Shard(1)]), "same": whole}}
-dcp.save(obj, checkpoint_id={str(tmp_path / "d")!r})
-dist.destroy_process_group()
-# Threads of gloo that the device mesh still holds race with the end of the interpreter: rarely,
-# on a loaded machine, the rank then dies of SIGABRT. What is tested has been written by now.
-os._exit(0)
-"""
-    file = tmp_path / "save.py"
-    file.write_text(script)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0",
-         "--standalone", str(file)],
-        capture_output=True, text=True, env={**__import__("os").environ, "SOLO_DISABLE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    loaded = solo.load(tmp_path / "d")
-    whole = torch.arange(35.0).reshape(7, 5)
-    assert all(torch.equal(loaded[name], whole) for name in ("rows", "columns", "same"))
-
-
-def test_a_damaged_dcp_directory_names_the_tensor(tmp_path: pathlib.Path) -> None:
-    save_dcp({"w": torch.ones(1000)}, tmp_path / "d")
-    data = next((tmp_path / "d").glob("*.distcp"))
-    content = bytearray(data.read_bytes())
-    at = content.find(b"\x00\x00\x80\x3f" * 50)
-    content[at] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(CheckpointError, match="'w' does not have its checksum"):
-        solo.load(tmp_path / "d")
-    data.write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError) as caught:
-        solo.load(tmp_path / "d")
-    assert caught.value.reason == "truncated"

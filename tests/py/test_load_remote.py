@@ -176,6 +176,34 @@ def test_a_rank_without_the_file_gets_it_from_rank_0(tmp_path: pathlib.Path) -> 
     assert all("rank 1 on" in text for text in ranks.run(failing, 2, backend="gloo"))
 
 
+def test_what_one_rank_cannot_place_stops_all_of_them(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed(BIG))
+
+    def body(rank: int, world: int) -> list[str]:
+        texts = []
+        for share in ("read", "broadcast"):
+            with pytest.raises(CheckpointError) as caught:
+                limit = 100 if rank == 1 else None
+                solo.load(path, group=dist.group.WORLD, share=share, memory_limit=limit)
+            texts.append(str(caught.value))
+        return texts
+
+    for texts in ranks.run(body, 2, backend="gloo"):
+        assert all("rank 1 on" in text and "100 B are allowed" in text for text in texts)
+
+
+def test_ranks_that_load_to_one_gpu_are_warned() -> None:
+    from solo._load.ranks import shared_devices
+
+    everyone = [
+        {"rank": 0, "host": "a", "devices": ["GPU-1", "GPU-2"]},
+        {"rank": 1, "host": "a", "devices": ["GPU-1"]},
+        {"rank": 2, "host": "b", "devices": ["GPU-2"]},
+    ]
+    (text,) = shared_devices(everyone)
+    assert "ranks 0, 1 on a all load to the GPU GPU-1" in text
+
+
 # ---- command line ----
 
 
