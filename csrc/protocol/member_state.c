@@ -60,9 +60,12 @@ void state_catchup(struct member *member, const struct msg_catchup *order, struc
     if (member->catchup.adopting || merge_applying(member)) {
         return; /* it is told what is held when that is over, and will ask again */
     }
-    bool held = member->held.held && !member->catchup.active && !order->own &&
+    /* Also when it is to begin with what it holds: that was fetched, over an earlier connection, and
+     * is still to become the script's values. */
+    bool held = member->held.held && !member->catchup.active &&
                 member->held.version == order->version && member->held.digest == order->digest;
     if (held) {
+        member->founder = order->founder;
         state_tell(member, out); /* the master had not heard yet that it is here */
         return;
     }

@@ -62,6 +62,37 @@ static struct attempt *record(struct world *world, const struct msg_begin *begin
     return attempt;
 }
 
+/* What a node brings is what it did since the very anchor that the round begins with, and weighs
+ * that much; only one with a NaN may be left out. */
+static void check_part(struct world *world, const struct sim_node *node, const struct part *part,
+                       uint64_t version)
+{
+    uint64_t weight = (part->to_steps - part->from_steps) * SIM_SAMPLES_PER_STEP;
+    if (part->weight != weight && !(part->weight == 0 && node->nan)) {
+        sim_fail(world, "promise 4: n%u weighs %llu and did %llu", node->rank,
+                 (unsigned long long)part->weight, (unsigned long long)weight);
+    }
+    if (part->weight > 0 && node->version == version && node->local_version != version) {
+        sim_fail(world, "promise 4: n%u brings to version %llu what it did from version %llu",
+                 node->rank, (unsigned long long)version, (unsigned long long)node->local_version);
+    }
+}
+
+static void check_steps(struct world *world, const struct sim_node *node,
+                        const struct attempt *attempt, uint64_t job_step)
+{
+    uint64_t most = 0;
+    for (uint32_t slot = 0; slot < attempt->part_count; slot++) {
+        const struct part *part = &attempt->parts[slot];
+        uint64_t steps = part->to_steps - part->from_steps;
+        most = part->weight > 0 && steps > most ? steps : most;
+    }
+    if (job_step != node->member->held.job_step + most) {
+        sim_fail(world, "the job is at step %llu, not at %llu + %llu", (unsigned long long)job_step,
+                 (unsigned long long)node->member->held.job_step, (unsigned long long)most);
+    }
+}
+
 /* Promise 2: members at one version hold the same bits. Looked at whenever they are to merge. */
 void check_begin(struct world *world, const struct msg_begin *begin)
 {
@@ -70,9 +101,14 @@ void check_begin(struct world *world, const struct msg_begin *begin)
     }
     struct attempt *attempt = record(world, begin);
     struct sim_node *first = NULL;
+    bool all = true;
+    if (begin->count < world->min_nodes && !world->master->finished_any) {
+        sim_fail(world, "a round of %u begins, %u are asked for", begin->count, world->min_nodes);
+    }
     for (uint32_t slot = 0; slot < begin->count; slot++) {
         struct sim_node *node = node_of(world, world->master->members.rows[slot].identity.instance);
         if (!node || !node->waiting) {
+            all = false;
             continue; /* it has died meanwhile, or gave up; the attempt cannot succeed */
         }
         attempt->parts[slot] = (struct part){.proc = node->proc,
@@ -83,7 +119,9 @@ void check_begin(struct world *world, const struct msg_begin *begin)
         for (uint32_t i = 0; i < world->cells; i++) {
             attempt->mean[i] += begin->weights[slot] * (node->anchor[i] - node->local[i]);
         }
+        check_part(world, node, &attempt->parts[slot], begin->version);
         if (node->version != begin->version) {
+            all = false;
             continue;
         }
         first = first ? first : node;
@@ -93,6 +131,59 @@ void check_begin(struct world *world, const struct msg_begin *begin)
             sim_fail(world, "promise 2: n%u and n%u hold version %llu with different bits",
                      first->rank, node->rank, (unsigned long long)begin->version);
         }
+    }
+    if (first && all) {
+        check_steps(world, first, attempt, begin->job_step);
+    }
+}
+
+static bool somebody_knows(const struct world *world, const struct told_list *list)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (world->procs[i].alive && !node->over && node->joined && node->born_us < list->told_us) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An epoch names one list, whichever master made it, as long as there is who was told of it. */
+void check_members(struct world *world, const struct msg_members *members)
+{
+    uint64_t hash = members->listed_count;
+    for (uint32_t i = 0; i < members->listed_count; i++) {
+        hash = hash * 0x100000001b3u ^ members->rows[i].identity.instance;
+    }
+    for (uint32_t i = 0; i < SIM_LISTS && i < world->list_count; i++) {
+        const struct told_list *list = &world->lists[i];
+        if (epoch_compare(list->epoch, members->epoch) == 0) {
+            if (list->members != hash && somebody_knows(world, list)) {
+                sim_fail(world, "promise 1: epoch %llu.%u is told again with other members",
+                         (unsigned long long)members->epoch.incarnation, members->epoch.counter);
+            }
+            return;
+        }
+    }
+    world->lists[world->list_count++ % SIM_LISTS] =
+        (struct told_list){members->epoch, hash, world->now_us};
+}
+
+/* Bits differ only where a fault has changed them. */
+void check_event(struct world *world, const struct event *event)
+{
+    if (event->kind == EVENT_ODD && !world->bits_changed && !world->excused) {
+        sim_fail(world, "promise 2: node %d differs: %s", (int)event->rank, event->text);
+    }
+}
+
+/* Residuals are those of the same members' last round, or none. */
+void check_round(struct world *world, struct sim_node *node, bool fresh_residual)
+{
+    bool same = epoch_compare(node->residual_epoch, node->member->round.id.epoch) == 0;
+    if (fresh_residual == same) {
+        sim_fail(world, "n%u: residuals are %s over a change of members", node->rank,
+                 same ? "reset without" : "kept");
     }
 }
 
@@ -116,6 +207,24 @@ static void enter(struct world *world, struct attempt *attempt)
     }
 }
 
+/* Promise 3: committed for all of its members, so all of them have the whole mean. */
+static void check_whole(struct world *world, const struct attempt *attempt)
+{
+    for (uint32_t i = 0; i < attempt->part_count; i++) {
+        const struct part *part = &attempt->parts[i];
+        if (part->proc == 0 || !world->procs[part->proc].alive ||
+            world->procs[part->proc].life != part->life) {
+            continue;
+        }
+        const struct sim_node *node = &world->nodes[part->proc];
+        const struct member *member = node->member;
+        if (member->state == MEMBER_IN_ROUND && member->round.phase == ROUND_EXCHANGING &&
+            round_id_equal(member->round.id, attempt->id)) {
+            sim_fail(world, "promise 3: committed before n%u has the whole mean", node->rank);
+        }
+    }
+}
+
 /* Promise 3: one verdict for each attempt. */
 void check_verdict(struct world *world, enum frame_type type, const struct msg_verdict *verdict)
 {
@@ -126,12 +235,24 @@ void check_verdict(struct world *world, enum frame_type type, const struct msg_v
     if (type == FRAME_COMMIT && !attempt->committed) {
         attempt->committed = true;
         if (!world->excused) {
+            check_whole(world, attempt);
             enter(world, attempt);
         }
     }
-    attempt->aborted = attempt->aborted || type == FRAME_ABORT;
     if (type == FRAME_COMMIT && verdict->id.round > world->master_version) {
         world->master_version = verdict->id.round;
+    }
+}
+
+/* A verdict that nobody heard, or nobody who is alive, is none: another master may find otherwise. */
+void check_heard_abort(struct world *world, const struct sim_node *node,
+                       const struct msg_verdict *verdict)
+{
+    struct attempt *attempt = attempt_of(world, &verdict->id);
+    if (attempt && node->member->state == MEMBER_IN_ROUND &&
+        round_id_equal(node->member->round.id, verdict->id)) {
+        attempt->abort_proc = node->proc;
+        attempt->abort_life = world->procs[node->proc].life;
     }
 }
 
@@ -145,7 +266,9 @@ void check_applied(struct world *world, struct sim_node *node, const struct roun
                  (unsigned long long)id->round, id->attempt);
         return;
     }
-    if (attempt->aborted && !world->excused) {
+    bool aborted = attempt->abort_proc && world->procs[attempt->abort_proc].alive &&
+                   world->procs[attempt->abort_proc].life == attempt->abort_life;
+    if (aborted && !world->excused) {
         sim_fail(world, "promise 3: round %llu.%u was committed and aborted",
                  (unsigned long long)id->round, id->attempt);
     }
@@ -245,6 +368,11 @@ void check_joined(struct world *world, struct sim_node *node, const struct membe
         sim_fail(world, "promise 5: n%u could not join: %s: %s", node->rank,
                  solo_error_name(result->rc), node->member->text);
     }
+    if (result->rc == 0 && !result->replaced &&
+        memcmp(node->local, node->anchor, world->cells * sizeof *node->local) != 0) {
+        sim_fail(world, "promise 1: n%u joins with values of its own that are not the anchor",
+                 node->rank);
+    }
 }
 
 void check_complete(struct world *world, struct sim_node *node, const struct member_result *result)
@@ -272,9 +400,58 @@ void check_complete(struct world *world, struct sim_node *node, const struct mem
     }
 }
 
+/* No fault has an effect any more. */
+static bool calm(const struct world *world)
+{
+    if (world->fault_count == 0) {
+        return true;
+    }
+    for (uint32_t i = 0; i < world->block_count; i++) {
+        if (world->blocks[i].until_us > world->now_us) {
+            return false;
+        }
+    }
+    return world->now_us > quiet_us(world);
+}
+
+/* The master ends with its job: who was connected then hears of it. */
+void check_over(struct world *world)
+{
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        struct sim_node *node = &world->nodes[i];
+        if (world->procs[i].alive && node->member->control == CONTROL_ADMITTED && calm(world)) {
+            node->must_end_us = world->now_us + SIM_END_US;
+        }
+    }
+}
+
+static void check_ends(struct world *world)
+{
+    const struct master *master = world->master;
+    for (uint32_t i = 1; i <= world->node_count; i++) {
+        const struct sim_node *node = &world->nodes[i];
+        if (world->procs[i].alive && !node->over && node->must_end_us &&
+            world->now_us > node->must_end_us) {
+            sim_fail(world, "promise 5: n%u was not told that the job is over", node->rank);
+        }
+    }
+    bool founders = !master->finished_any || world->linger || !world->procs[SIM_MASTER].alive;
+    for (uint32_t i = 0; i < master->node_count; i++) {
+        founders = founders || (master->nodes[i].used && master->nodes[i].founder);
+    }
+    if (founders || !calm(world)) {
+        world->orphans_us = 0;
+    } else if (world->orphans_us == 0) {
+        world->orphans_us = world->now_us;
+    } else if (world->now_us > world->orphans_us + SIM_END_US && !world->over) {
+        sim_fail(world, "promise 5: the founders have finished and the job goes on");
+    }
+}
+
 /* Promise 5: every wait ends. */
 void check_waits(struct world *world)
 {
+    check_ends(world);
     for (uint32_t i = 1; i <= world->node_count; i++) {
         const struct sim_node *node = &world->nodes[i];
         if (world->procs[i].alive && node->waiting &&

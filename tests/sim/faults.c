@@ -125,6 +125,8 @@ static void script_fault(struct world *world, struct trouble_plan *fault)
     node->unseen_next = node->unseen_next || fault->type == TROUBLE_UNSEEN;
     node->flip_next = node->flip_next || fault->type == TROUBLE_FLIP;
     node->memory_next = node->memory_next || fault->type == TROUBLE_MEMORY;
+    node->twice_next = node->twice_next || fault->type == TROUBLE_TWICE;
+    world->bits_changed = world->bits_changed || node->unseen_next || node->memory_next;
     if (fault->type == TROUBLE_LEAVE && node->joined && !node->over) {
         node->final = true; /* the script ends at once, whatever is under way */
         sim_post(world, SIM_SCRIPT, fault->proc, 0)->serial = ++node->script_serial;
@@ -160,7 +162,12 @@ void faults_do(struct world *world, struct trouble_plan *fault)
     case TROUBLE_MEMORY:
     case TROUBLE_UNSEEN:
     case TROUBLE_LEAVE:
+    case TROUBLE_TWICE:
         script_fault(world, fault);
+        return;
+    case TROUBLE_HALF_TOLD:
+        world->dies_after = 1 + sim_random(world, 4);
+        world->dies_for_us = fault->for_us;
         return;
     case TROUBLE_TYPES:
         return;

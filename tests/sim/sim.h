@@ -25,6 +25,9 @@
 #define SIM_MASTER    0u /* process number; nodes are 1 ... node_count */
 #define SIM_CONNS_MAX 65536u
 #define SIM_NEVER     UINT64_MAX
+#define SIM_END_US    10000000u /* news of the end are with everybody by then */
+
+#define SIM_SAMPLES_PER_STEP 4u
 
 struct blob { /* a message or payload in flight; shared by its receivers */
     uint32_t references, size;
@@ -92,6 +95,8 @@ enum trouble {
     TROUBLE_MEMORY, /* a bit of its anchor falls over */
     TROUBLE_UNSEEN, /* a payload is changed, and no checksum tells */
     TROUBLE_LEAVE,
+    TROUBLE_HALF_TOLD, /* the master dies while it tells a verdict: some have heard it */
+    TROUBLE_TWICE,     /* a chunk comes twice at once */
     TROUBLE_TYPES,
 };
 
@@ -130,7 +135,9 @@ struct sim_node {
     uint64_t *file_anchor, *file_momentum; /* what a state_dir holds */
     bool file_used, file_held;
     struct msg_held file;
-    uint64_t version; /* of anchor */
+    uint64_t version;            /* of anchor */
+    uint64_t local_version;      /* of the anchor that the script's values began with */
+    struct epoch residual_epoch; /* of the last round that was applied */
     uint64_t mean_digest;
     struct blob **parked; /* per (own chunk, slot) */
     uint32_t parked_count, parked_now;
@@ -143,7 +150,9 @@ struct sim_node {
     uint64_t committed_steps;         /* of this life: what is in committed rounds ends here */
     uint64_t interval, step_us, turn_us, boundary_us;
     uint64_t wait_since_us;
-    bool nan, flip_next, memory_next, unseen_next, unseen;
+    bool nan, flip_next, memory_next, unseen_next, unseen, twice_next;
+    uint64_t born_us;
+    uint64_t must_end_us; /* it was connected when the job ended: the end was told; 0: not so */
     uint32_t merges, rejoins, errors;
     int last_rc;
 };
@@ -155,12 +164,20 @@ struct part { /* of a member in an attempt */
 
 struct attempt { /* as the master began it */
     struct round_id id;
-    bool aborted, committed;
-    uint32_t master_life; /* of the master that began it */
+    bool committed;
+    uint32_t abort_proc, abort_life; /* who has heard that it was aborted; 0: nobody */
+    uint32_t master_life;            /* of the master that began it */
     uint32_t part_count;
     struct part *parts;
     uint64_t *mean; /* what must come out */
 };
+
+struct told_list { /* an epoch that was told, and whose it was */
+    struct epoch epoch;
+    uint64_t members, told_us;
+};
+
+#define SIM_LISTS 512u
 
 struct world {
     uint64_t seed, now_us, order;
@@ -191,6 +208,9 @@ struct world {
     uint32_t min_nodes;
     uint64_t timeout_us, lease_us;
     bool momentum, linger;
+    uint64_t apply_us;   /* an outer step takes up to so long */
+    uint32_t dies_after; /* verdicts until the master dies of it; 0: it does not */
+    uint64_t dies_for_us;
     /* faults */
     struct trouble_plan faults[64];
     uint32_t fault_count;
@@ -199,6 +219,10 @@ struct world {
     /* checkers */
     struct attempt attempts[32]; /* the latest */
     uint32_t attempt_count;
+    struct told_list lists[SIM_LISTS]; /* the latest */
+    uint32_t list_count;
+    uint64_t orphans_us; /* since when there are only joiners after the founders' end; 0: not so */
+    bool bits_changed;   /* a fault has changed what no checksum guards */
     bool excused; /* a master settled without somebody who is alive: versions may be made twice */
     bool over;
     uint32_t commits, aborts, rejoins, events, steps;
@@ -260,7 +284,13 @@ void faults_at_event(struct world *world);
 
 /* ---- checkers.c */
 void check_begin(struct world *world, const struct msg_begin *begin);
+void check_members(struct world *world, const struct msg_members *members);
+void check_event(struct world *world, const struct event *event);
+void check_round(struct world *world, struct sim_node *node, bool fresh_residual);
+void check_over(struct world *world);
 void check_verdict(struct world *world, enum frame_type type, const struct msg_verdict *verdict);
+void check_heard_abort(struct world *world, const struct sim_node *node,
+                       const struct msg_verdict *verdict);
 void check_settled(struct world *world, const struct event *event);
 void check_free(struct world *world);
 void check_applied(struct world *world, struct sim_node *node, const struct round_id *id);

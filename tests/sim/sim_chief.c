@@ -49,6 +49,8 @@ static void check_sent(struct world *world, const struct msg *msg)
         check_begin(world, &msg->as.begin);
     } else if (msg->type == FRAME_COMMIT || msg->type == FRAME_ABORT) {
         check_verdict(world, msg->type, &msg->as.verdict);
+    } else if (msg->type == FRAME_MEMBERS) {
+        check_members(world, msg->table.members);
     }
 }
 
@@ -56,6 +58,7 @@ static void over(struct world *world, int rc)
 {
     sim_trace(world, "m OVER rc %d", rc);
     world->over = true;
+    check_over(world);
     struct proc *proc = &world->procs[SIM_MASTER];
     for (uint32_t i = 0; i < world->conn_count; i++) {
         struct conn *conn = &world->conns[i];
@@ -73,11 +76,24 @@ static void on_event(struct world *world, const struct event *event)
               event_kind_name(event->kind), (int)event->rank, event->member_count,
               (unsigned long long)event->id.round, event->id.attempt,
               (unsigned long long)event->version, event->text);
+    check_event(world, event);
     world->aborts += event->kind == EVENT_ABORTED;
     world->commits += event->kind == EVENT_COMMITTED;
     if (event->kind == EVENT_SETTLED || event->kind == EVENT_STATE_LOST) {
         check_settled(world, event);
     }
+}
+
+/* It dies between two of those whom it tells a verdict. */
+static void die_telling(struct world *world, enum frame_type type)
+{
+    if ((type != FRAME_COMMIT && type != FRAME_ABORT) || world->dies_after == 0 ||
+        --world->dies_after > 0 || world->now_us >= world->calm_us) {
+        return;
+    }
+    sim_trace(world, "FAULT master dies in the middle of a %s", frame_name(type));
+    proc_kill(world, SIM_MASTER, false);
+    sim_post(world, SIM_START, SIM_MASTER, world->dies_for_us);
 }
 
 static void act(struct world *world, const struct master_action *action, struct blob **members)
@@ -92,6 +108,7 @@ static void act(struct world *world, const struct master_action *action, struct 
         } else {
             conn_send(world, action->conn, 1, action->msg);
         }
+        die_telling(world, action->msg->type);
         return;
     case MASTER_CLOSE:
         conn_close(world, action->conn, 1);
@@ -126,7 +143,8 @@ static void feed(struct world *world, struct master_event *event)
         world->steps++;
         note_settling(world);
         struct blob *members = NULL;
-        for (uint32_t i = 0; i < out->count && !world->failure[0]; i++) {
+        struct proc *proc = &world->procs[SIM_MASTER];
+        for (uint32_t i = 0; i < out->count && proc->alive && !world->failure[0]; i++) {
             act(world, &out->actions[i], &members);
         }
         blob_drop(members);

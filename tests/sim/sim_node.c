@@ -77,6 +77,7 @@ static void act(struct world *world, struct sim_node *node, const struct action 
         close_peer(world, node, action->peer);
         return;
     case ACTION_ROUND:
+        check_round(world, node, action->flag);
         work_round(world, node);
         return;
     case ACTION_ENCODE:
@@ -122,6 +123,7 @@ static void act(struct world *world, struct sim_node *node, const struct action 
         script_over(world, node, action->rc);
         return;
     case ACTION_EVENT:
+        check_event(world, &out->events[action->index]);
         trace_event(world, "n", node->rank, &out->events[action->index]);
         return;
     }
@@ -218,6 +220,9 @@ static void on_message(struct world *world, struct sim_node *node, struct sim_ev
         return;
     }
     sim_trace(world, "n%u <- m %s", node->rank, frame_name(msg.type));
+    if (msg.type == FRAME_ABORT) {
+        check_heard_abort(world, node, &msg.as.verdict);
+    }
     struct member_event message = {.type = MEMBER_MESSAGE, .msg = &msg};
     node_feed(world, node, &message);
 }
@@ -235,12 +240,21 @@ bool node_header(struct world *world, struct sim_event *event)
     if (take == TAKE_LATER) {
         return false;
     }
-    if (take == TAKE_FAULT) {
+    if (take == TAKE_FAULT && event->ok) {
         sim_fail(world, "n%u calls a %s of chunk %u by an honest peer a fault", node->rank,
                  frame_name(event->frame.type), event->frame.chunk);
     }
     if (take != TAKE_HERE) {
         return true;
+    }
+    if (node->twice_next && event->blob && event->ok) {
+        node->twice_next = false;
+        struct sim_event again = *event;
+        again.at_us = world->now_us + sim_random(world, 100);
+        again.order = world->order++;
+        again.ok = false; /* not from an honest peer */
+        again.blob = blob_share(event->blob);
+        sim_push(world, &again);
     }
     struct sim_event *payload = sim_post(world, SIM_PAYLOAD, event->proc, sim_random(world, 200));
     payload->life = event->life;
@@ -305,10 +319,7 @@ static void on_payload(struct world *world, struct sim_node *node, struct sim_ev
     }
     bool takes = event->frame.type == FRAME_FETCH || event->frame.type == FRAME_NO_STATE ||
                  member_take(node->member, peer, &event->frame) == TAKE_HERE;
-    if (!takes) {
-        return;
-    }
-    if (event->ok && event->blob) {
+    if (takes && event->ok && event->blob) {
         store(world, node, peer, event);
     }
     struct member_event received = {
@@ -319,10 +330,11 @@ static void on_payload(struct world *world, struct sim_node *node, struct sim_ev
 static void on_sent(struct world *world, struct sim_node *node, struct sim_event *event)
 {
     bool state = event->frame.type == FRAME_STATE;
-    if (event->serial != (state ? node->serve_serial : node->round_serial)) {
+    bool late = event->serial != (state ? node->serve_serial : node->round_serial);
+    if (late && state) {
         return;
     }
-    node->encoding -= event->frame.type == FRAME_DELTA;
+    node->encoding -= event->frame.type == FRAME_DELTA && !late; /* a late one counts nowhere */
     struct conn *conn = &world->conns[event->conn];
     struct member_event sent = {
         .type = MEMBER_SENT, .peer = conn->peer[event->side], .frame = &event->frame};

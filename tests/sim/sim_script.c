@@ -58,8 +58,11 @@ void node_start(struct world *world, uint32_t proc)
     node->attached = node->joined = node->waiting = node->final = node->over = false;
     node->steps_done = node->steps_at_anchor = node->committed_steps = 0;
     node->encoding = 0;
-    node->nan = node->flip_next = node->memory_next = node->unseen_next = false;
-    node->version = UINT64_MAX;
+    node->nan = node->flip_next = node->memory_next = node->unseen_next = node->twice_next = false;
+    node->version = node->local_version = UINT64_MAX;
+    node->must_end_us = 0;
+    node->born_us = world->now_us;
+    node->residual_epoch = (struct epoch){0};
     for (uint32_t i = 0; i < world->cells; i++) {
         node->local[i] = sim_mix(node->instance, i); /* its own random start */
     }
@@ -105,6 +108,7 @@ static void take_anchor(struct world *world, struct sim_node *node)
 {
     memcpy(node->local, node->anchor, world->cells * sizeof(uint64_t));
     node->steps_at_anchor = node->steps_done;
+    node->local_version = node->version;
 }
 
 void script_joined(struct world *world, struct sim_node *node)
@@ -216,7 +220,7 @@ static void submit(struct world *world, struct sim_node *node)
     node->wait_since_us = world->now_us;
     uint64_t since = node->steps_done - node->steps_at_anchor;
     struct member_event event = {.type = MEMBER_SUBMIT,
-                                 .submit = {.samples = since * 4,
+                                 .submit = {.samples = since * SIM_SAMPLES_PER_STEP,
                                             .steps = since,
                                             .lr_sum = 0.1 * (double)since,
                                             .final = node->steps_done >= node->steps_total}};

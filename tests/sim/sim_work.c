@@ -233,7 +233,8 @@ void work_apply(struct world *world, struct sim_node *node)
     work_parked_free(node);
     node->round_serial++;
     node->version = node->member->round.id.round;
-    later(world, node, SIM_APPLIED, 3000);
+    node->residual_epoch = node->member->round.id.epoch;
+    later(world, node, SIM_APPLIED, world->apply_us);
 }
 
 void work_drop(struct world *world, struct sim_node *node)
@@ -259,6 +260,7 @@ void work_adopt(struct world *world, struct sim_node *node, const struct action 
         memset(node->momentum, 0, bytes);
     }
     node->version = action->version;
+    node->residual_epoch = (struct epoch){0};
     later(world, node, SIM_ADOPTED, 2000);
 }
 

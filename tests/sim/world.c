@@ -330,6 +330,10 @@ static void choose_model(struct world *world)
     if (kind == 9 && world->node_count <= 6) {
         params = 1000 + sim_random(world, 1500); /* several chunks of state */
     }
+    if (world->node_count >= 6 && world->node_count <= 12 && sim_chance(world, 20)) {
+        params =
+            100000 + sim_random(world, 30000); /* an owner has more chunks than may be parked */
+    }
     uint32_t cells[PLAN_SECTIONS] = {params, sim_random(world, 4), sim_random(world, 3),
                                      sim_random(world, 2)};
     if (kind == 0) {
@@ -380,6 +384,7 @@ void world_init(struct world *world, uint64_t seed, bool trace)
     world->min_nodes = sim_chance(world, 50) ? 1 : 1 + sim_random(world, world->founders);
     world->lease_us = sim_chance(world, 50) ? 10000000 : 2000000;
     world->timeout_us = 60000000;
+    world->apply_us = sim_chance(world, 20) ? 1000000 : 3000;
     choose_model(world);
     choose_network(world);
     faults_plan(world);

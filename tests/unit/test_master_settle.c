@@ -88,6 +88,43 @@ TEST(a_round_in_doubt_is_committed_if_one_member_heard_that_it_was)
     CHECK_EQ(master.version, 5);
 }
 
+/* The version may have been made without the doubter, by another attempt. */
+TEST(a_round_in_doubt_is_aborted_if_another_attempt_made_the_version)
+{
+    start(1);
+    say(0, doubting(0, 4, 44));
+    struct msg heard = back(1, 5, 55);
+    heard.as.join.committed = (struct round_id){{40, 3}, 5, 2};
+    say(1, heard);
+    say(2, doubting(2, 4, 44));
+    CHECK(sent(0, FRAME_ABORT) && sent(2, FRAME_ABORT));
+    CHECK(!sent(0, FRAME_COMMIT) && !sent(2, FRAME_COMMIT));
+    CHECK_EQ(master.version, 5);
+}
+
+TEST(an_attempt_that_this_master_aborted_stays_aborted_though_all_who_heard_it_are_gone)
+{
+    job(2);
+    all_ready(2, 0, 7);
+    struct round_id id = master.round;
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 0, .text = "cut"});
+    CHECK(sent(1, FRAME_ABORT));
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 1, .text = "dead"});
+    CHECK_EQ(master.phase, MASTER_SETTLING);
+    struct msg msg = back(0, 0, 7);
+    msg.as.join.epoch = id.epoch;
+    msg.as.join.epoch_count = 1;
+    msg.as.join.doubt = id;
+    msg.as.join.doubt_digest = 99;
+    say(2, msg);
+    for (uint32_t i = 0; i < 40 && master.phase == MASTER_SETTLING; i++) {
+        tick(1000000);
+        say(2, (struct msg){.type = FRAME_HEARTBEAT});
+    }
+    CHECK(sent(2, FRAME_ABORT) && !sent(2, FRAME_COMMIT));
+    CHECK_EQ(master.version, 0);
+}
+
 TEST(fewer_than_most_of_the_last_members_wait_longer)
 {
     start(1);

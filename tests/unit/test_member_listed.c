@@ -45,25 +45,30 @@ static void order(void)
     CHECK(wants(ACTION_ADOPT));
 }
 
-static void come_up(void)
+static void admit(void)
 {
-    static uint64_t memory[1 << 16];
-    struct member_config config = {
-        .identity = {.instance = 7}, .timeout_us = 5000000, .lease_us = 1000000};
-    struct member_attach attach = {.model = {{10}}, .memory = memory};
-    CHECK(member_memory_bytes(&attach.model) <= sizeof memory);
-    member_init(&member, &config);
-    step((struct member_event){.type = MEMBER_START});
-    step((struct member_event){.type = MEMBER_ATTACH, .attach = &attach});
     step((struct member_event){.type = MEMBER_MASTER_UP});
     struct msg msg = {.as.admit = {.incarnation = 1, .lease_ms = 1000}};
     tell(FRAME_ADMIT, &msg);
     list(false);
 }
 
+static void come_up(uint64_t elements)
+{
+    static uint64_t memory[1 << 16];
+    struct member_config config = {
+        .identity = {.instance = 7}, .timeout_us = 5000000, .lease_us = 1000000};
+    struct member_attach attach = {.model = {{elements}}, .memory = memory};
+    CHECK(member_memory_bytes(&attach.model) <= sizeof memory);
+    member_init(&member, &config);
+    step((struct member_event){.type = MEMBER_START});
+    step((struct member_event){.type = MEMBER_ATTACH, .attach = &attach});
+    admit();
+}
+
 TEST(a_member_that_holds_the_anchor_has_joined_when_the_list_comes)
 {
-    come_up();
+    come_up(10);
     order();
     step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
     CHECK(!wants(ACTION_JOINED));
@@ -74,7 +79,7 @@ TEST(a_member_that_holds_the_anchor_has_joined_when_the_list_comes)
 /* The master may order a second time before it has heard that the first is done. */
 TEST(a_list_that_comes_while_the_anchor_is_adopted_once_more_counts_afterwards)
 {
-    come_up();
+    come_up(10);
     order();
     step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
     order();
@@ -82,4 +87,23 @@ TEST(a_list_that_comes_while_the_anchor_is_adopted_once_more_counts_afterwards)
     CHECK(!wants(ACTION_JOINED));
     step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
     CHECK(wants(ACTION_JOINED));
+}
+
+/* What it holds then is not what its script holds. */
+TEST(what_was_fetched_replaces_the_scripts_values_also_when_another_master_says_begin_with_your_own)
+{
+    come_up(0); /* nothing to fetch */
+    struct msg order = {.as.catchup = {.version = 3, .digest = 5}};
+    tell(FRAME_CATCHUP, &order);
+    step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
+    step((struct member_event){.type = MEMBER_MASTER_DOWN, .rc = SOLO_ECLOSED, .text = "gone"});
+    now_us += 1000000;
+    step((struct member_event){.type = MEMBER_TICK});
+    admit();
+    order.as.catchup = (struct msg_catchup){.version = 3, .digest = 5, .own = true};
+    tell(FRAME_CATCHUP, &order);
+    CHECK(!wants(ACTION_ADOPT));
+    list(true);
+    CHECK(wants(ACTION_JOINED));
+    CHECK(out.result.replaced);
 }
