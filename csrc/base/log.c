@@ -1,29 +1,36 @@
 #include "base/log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
-/* A spinning flag, not a mutex: base knows no threads; the sink is set once and lines are
- * rare. */
-static atomic_flag busy = ATOMIC_FLAG_INIT;
+/* One line at a time: the sink's own state needs no lock. A sink may be slow (a full pipe), so
+ * whoever waits sleeps; and a child of fork must not wait for a thread that it does not have, so
+ * fork itself waits until no line is under way. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 static solo_log_fn sink;
 static void *sink_context;
 static enum solo_log_level sink_least;
 
 static void lock(void)
 {
-    while (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) {
-    }
+    (void)pthread_mutex_lock(&mutex); /* of this kind it cannot fail */
 }
 
 static void unlock(void)
 {
-    atomic_flag_clear_explicit(&busy, memory_order_release);
+    (void)pthread_mutex_unlock(&mutex);
+}
+
+static void survive_fork(void)
+{
+    (void)pthread_atfork(lock, unlock, unlock); /* without memory for it: as if there was no fork */
 }
 
 void solo_log_set(solo_log_fn fn, void *context, enum solo_log_level least)
 {
+    pthread_once(&once, survive_fork);
     lock();
     sink = fn;
     sink_context = context;

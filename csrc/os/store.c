@@ -1,14 +1,19 @@
 #include "os/store.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/err.h"
+
+#define TEMPORARY_SUFFIX ".tmp"
 
 static int make_path(char *out, const char *folder, const char *name, const char *suffix)
 {
@@ -20,10 +25,34 @@ static int make_path(char *out, const char *folder, const char *name, const char
     return 0;
 }
 
+/* The lock says that the writer lives, wherever it does: pids are of one machine. A sweeper that
+ * comes between open and lock takes the file away, and then it is made anew. */
+static int open_temporary(struct store *store)
+{
+    for (;;) {
+        struct stat ours, there;
+        store->fd = open(store->temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (store->fd < 0) {
+            return err_errno("cannot write %.200s", store->temporary);
+        }
+        bool locked = flock(store->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP;
+        bool whole = locked && fstat(store->fd, &ours) == 0 && ftruncate(store->fd, 0) == 0;
+        if (!whole) {
+            int rc = err_errno("cannot write %.200s", store->temporary);
+            close(store->fd);
+            return rc;
+        }
+        if (stat(store->temporary, &there) == 0 && there.st_ino == ours.st_ino) {
+            return 0;
+        }
+        close(store->fd);
+    }
+}
+
 int store_begin(struct store *store, const char *folder, const char *name)
 {
     char suffix[32];
-    snprintf(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
+    snprintf(suffix, sizeof suffix, ".%ld" TEMPORARY_SUFFIX, (long)getpid());
     TRY(make_path(store->path, folder, name, ""));
     TRY(make_path(store->temporary, folder, name, suffix));
     if (mkdir(folder, 0700) < 0 && errno != EEXIST) {
@@ -33,13 +62,49 @@ int store_begin(struct store *store, const char *folder, const char *name)
     if (store->folder_fd < 0) {
         return err_errno("cannot open the folder %.200s", folder);
     }
-    store->fd = open(store->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (store->fd < 0) {
-        int rc = err_errno("cannot write %.200s", store->temporary);
+    int rc = open_temporary(store);
+    if (rc < 0) {
         close(store->folder_fd);
-        return rc;
     }
-    return 0;
+    return rc;
+}
+
+/* name.PID.tmp */
+static bool is_temporary_of(const char *entry, const char *name)
+{
+    size_t length = strlen(name);
+    if (strncmp(entry, name, length) != 0 || entry[length] != '.') {
+        return false;
+    }
+    const char *pid = entry + length + 1;
+    size_t digits = strspn(pid, "0123456789");
+    return digits > 0 && strcmp(pid + digits, TEMPORARY_SUFFIX) == 0;
+}
+
+static int sweep_one(int folder_fd, const char *entry)
+{
+    int fd = openat(folder_fd, entry, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    int swept = flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder_fd, entry, 0) == 0;
+    close(fd);
+    return swept;
+}
+
+int store_sweep(const char *folder, const char *name)
+{
+    DIR *entries = opendir(folder);
+    int swept = 0;
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        if (is_temporary_of(entry->d_name, name)) {
+            swept += sweep_one(dirfd(entries), entry->d_name);
+        }
+    }
+    if (entries) {
+        closedir(entries);
+    }
+    return swept;
 }
 
 int store_write(struct store *store, const void *bytes, size_t size)

@@ -17,13 +17,16 @@ struct store {
     char path[STORE_PATH_MAX], temporary[STORE_PATH_MAX];
 };
 
-/* Creates the folder if it is missing (one level). SOLO_ESYS, SOLO_ELIMIT (path too long). */
+/* Creates the folder if it is missing (one level). SOLO_ESYS, SOLO_ELIMIT (path too long). The
+ * temporary file is locked as long as it is written. */
 int store_begin(struct store *store, const char *folder, const char *name);
 int store_write(struct store *store, const void *bytes, size_t size);
 /* Writes at the start of the file, for a header that is known last. */
 int store_write_at(struct store *store, uint64_t offset, const void *bytes, size_t size);
 int store_commit(struct store *store);   /* ends the struct, also on an error */
 void store_abandon(struct store *store); /* the old file stays */
+/* Removes what processes that died while writing this file have left; how many. */
+int store_sweep(const char *folder, const char *name);
 
 /* SOLO_ENOENT: there is none. Gives *fd_out and the size: store_close. */
 int store_open(const char *folder, const char *name, int *fd_out, uint64_t *size_out);
