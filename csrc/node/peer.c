@@ -29,6 +29,12 @@ static int find_room(struct solo *solo, const struct peer_link *peer, const stru
     if (frame->type == FRAME_MEAN) {
         return job_room_mean(job, frame->chunk, frame->size, room_out);
     }
+    if (!work_fetch_room(solo)) {
+        return SOLO_EAGAIN;
+    }
+    if (!peer->link) { /* it had bytes of what is written over now, and no memory to keep them */
+        return SOLO_ECLOSED;
+    }
     return job_room_state(job, frame->chunk, frame->flags & FRAME_MOMENTUM, frame->size, room_out);
 }
 
@@ -36,7 +42,6 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
 {
     struct peer_link *peer = context;
     struct solo *solo = peer->solo;
-    (void)link;
     if (frame->type != FRAME_DELTA && frame->type != FRAME_MEAN && frame->type != FRAME_STATE) {
         return err_set(SOLO_EPEER, "a %s frame has no business on a data link",
                        frame_name(frame->type));
@@ -51,6 +56,10 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
                        frame_name(frame->type), frame->chunk);
     case TAKE_HERE:
         break;
+    }
+    if (link_arrives(link, frame)) { /* it would be hashed twice, or change after it was hashed */
+        return err_set(SOLO_EPEER, "a %s frame of chunk %u comes twice at once",
+                       frame_name(frame->type), frame->chunk);
     }
     return find_room(solo, peer, frame, room_out);
 }

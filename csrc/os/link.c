@@ -22,7 +22,7 @@ static void drop_stream(struct stream *stream)
         conn_free(stream->conn);
     }
     stream->conn = NULL;
-    stream->open = false;
+    stream->open = stream->arrives = false;
 }
 
 static void close_all(struct link *link)
@@ -185,18 +185,28 @@ static void on_stream_open(void *context, struct conn *conn)
 static int on_stream_place(void *context, struct conn *conn, const struct frame *frame,
                            void **room_out)
 {
-    struct link *link = ((struct stream *)context)->link;
+    struct stream *stream = context;
+    struct link *link = stream->link;
     (void)conn;
-    return link->config.calls->place
-               ? link->config.calls->place(link->config.context, link, frame, room_out)
-               : 0;
+    stream->arrives = false;
+    if (!link->config.calls->place) {
+        return 0;
+    }
+    int rc = link->config.calls->place(link->config.context, link, frame, room_out);
+    if (rc == 0) { /* else the link may be gone */
+        stream->arrives = true;
+        stream->arriving = *frame;
+    }
+    return rc;
 }
 
 static int on_stream_frame(void *context, struct conn *conn, const struct frame *frame,
                            const void *payload)
 {
-    struct link *link = ((struct stream *)context)->link;
+    struct stream *stream = context;
+    struct link *link = stream->link;
     (void)conn;
+    stream->arrives = false;
     return link->config.calls->frame(link->config.context, link, frame, payload);
 }
 
@@ -408,6 +418,7 @@ void link_divert(struct link *link, const void *base, size_t size)
     for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
         if (link->streams[i].open) {
             conn_divert(link->streams[i].conn, base, size);
+            link->streams[i].arrives = false; /* perhaps not this one: then twice is not noticed */
         }
     }
 }

@@ -69,6 +69,8 @@ int link_forget(struct link *link, const void *base, size_t size);
 void link_finish(struct link *link, uint64_t deadline_us); /* sends what waits, then lost */
 void link_free(struct link *link); /* at once; nothing is called any more; NULL is allowed */
 
+/* In `place`: another stream is in the middle of a frame that says it is the same one. */
+bool link_arrives(const struct link *link, const struct frame *frame);
 bool link_is_open(const struct link *link);
 bool link_is_shm(const struct link *link);
 uint32_t link_streams(const struct link *link); /* that stand now */

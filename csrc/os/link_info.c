@@ -20,6 +20,24 @@ bool link_is_shm(const struct link *link)
     return link->streams[0].open && conn_is_shm(link->streams[0].conn);
 }
 
+static bool same_frame(const struct frame *a, const struct frame *b)
+{
+    return a->type == b->type && a->flags == b->flags && a->chunk == b->chunk &&
+           a->round == b->round && a->attempt == b->attempt && a->extra == b->extra &&
+           epoch_compare(a->epoch, b->epoch) == 0;
+}
+
+bool link_arrives(const struct link *link, const struct frame *frame)
+{
+    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+        const struct stream *stream = &link->streams[i];
+        if (stream->arrives && same_frame(&stream->arriving, frame)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 uint32_t link_rtt_us(const struct link *link)
 {
     return link->pace.rtt_us;

@@ -16,7 +16,8 @@ enum link_state {
 struct stream {
     struct link *link;
     struct conn *conn; /* NULL: free */
-    bool open;
+    bool open, arrives;
+    struct frame arriving; /* if it arrives: has room, and is not whole yet */
 };
 
 struct link {

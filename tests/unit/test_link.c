@@ -14,7 +14,7 @@ enum { CHUNK = 256 << 10, CHUNKS = 200 };
 
 struct side {
     struct link *link;
-    int opened, lost, rc, frames, sent;
+    int opened, lost, rc, frames, sent, twice;
     uint8_t seen[CHUNKS]; /* how often a chunk came */
     uint8_t was_sent[CHUNKS];
     int place_rc;
@@ -39,7 +39,7 @@ static void on_open(void *context, struct link *link)
 static int on_place(void *context, struct link *link, const struct frame *frame, void **room_out)
 {
     struct side *side = context;
-    (void)link;
+    side->twice += link_arrives(link, frame);
     if (frame->type == FRAME_DELTA) {
         *room_out = target[frame->chunk];
     }
@@ -222,6 +222,23 @@ TEST(streams_are_opened_only_when_frames_wait)
     CHECK_EQ(link_streams(client.link), 1);
     send_chunks(&client);
     UNTIL(server.frames == CHUNKS && link_streams(client.link) == 4);
+    close_door();
+}
+
+/* Each stream is in the middle of its frame when the next one begins: they are large. */
+TEST(a_frame_that_comes_twice_at_once_is_noticed_while_it_comes)
+{
+    open_door("127.0.0.1");
+    dial(2, false);
+    send_chunks(&client);
+    UNTIL(server.frames == CHUNKS && link_streams(client.link) == 2);
+    CHECK_EQ(server.twice, 0);
+    struct frame frame = {.type = FRAME_DELTA};
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(link_send(client.link, &frame, target[100], FRAME_CHUNK_MAX, 0), 0);
+    }
+    UNTIL(server.frames == CHUNKS + 2);
+    CHECK_EQ(server.twice, 1);
     close_door();
 }
 
