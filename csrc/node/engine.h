@@ -127,6 +127,7 @@ struct solo {
     struct works news, works; /* what happened; what is to be done, a slice a turn */
     uint64_t fetch_version;   /* being fetched; 0 and none: see fetching */
     bool fetching, applying, values_given;
+    bool fetching_over;  /* ... over the anchor held: there is no memory for another */
     struct msg_held own; /* what a state_dir gave, or version 0 */
     uint64_t delta_digest;
     uint64_t sent_bytes, received_bytes;
@@ -151,6 +152,7 @@ void work_round(struct solo *solo, bool fresh_residual);
 void work_drop_round(struct solo *solo);
 void work_drop_serves(struct solo *solo);
 void work_fetch(struct solo *solo, uint64_t version); /* it begins, unless it has */
+bool work_fetch_room(struct solo *solo);              /* false: not yet, the saver reads there */
 void work_again(struct solo *solo);                   /* what held the work up may be gone */
 void work_finish(struct solo *solo); /* an outer step that has begun is not left half taken */
 void work_deinit(struct solo *solo);

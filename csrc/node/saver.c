@@ -99,7 +99,7 @@ int saver_open(struct saver *saver, const struct job *job, const char *folder, c
     saver->job = job;
     saver->free_again = free_again;
     saver->context = context;
-    saver->held = true; /* until the first offer */
+    saver->held = saver->changed = true; /* until the first offer */
     snprintf(saver->folder, sizeof saver->folder, "%s", folder);
     snprintf(saver->name, sizeof saver->name, "%s", name);
     int rc = thread_start(&saver->thread, "solo-saver", run, saver);
@@ -119,12 +119,29 @@ bool saver_hold(struct saver *saver)
     return free_now;
 }
 
+void saver_change(struct saver *saver)
+{
+    lock_take(&saver->lock);
+    saver->changed = true;
+    saver->offered = false;
+    lock_give(&saver->lock);
+}
+
+void saver_release(struct saver *saver)
+{
+    lock_take(&saver->lock);
+    saver->held = saver->changed;
+    saver->asked = false;
+    lock_give(&saver->lock);
+    call(saver);
+}
+
 void saver_offer(struct saver *saver, uint64_t version, uint64_t job_step, uint64_t digest)
 {
     lock_take(&saver->lock);
     saver->version = (struct state_version){version, job_step, digest};
     saver->offered = saver->saved != version || version == 0;
-    saver->held = false;
+    saver->held = saver->changed = false;
     lock_give(&saver->lock);
     call(saver);
 }
@@ -134,7 +151,7 @@ void saver_close(struct saver *saver)
     lock_take(&saver->lock);
     saver->stop = true;
     lock_give(&saver->lock);
-    call(saver);
+    saver_release(saver);
     thread_join(&saver->thread);
     lock_deinit(&saver->lock);
 }

@@ -23,8 +23,8 @@ struct saver {
     struct thread thread;
     struct lock lock; /* of what follows, down to `calls` */
     enum saver_phase phase;
-    bool offered, held, asked, stop;
-    uint32_t abandoned; /* in a row */
+    bool offered, held, changed, asked, stop; /* changed: the anchor is not what was offered */
+    uint32_t abandoned;                       /* in a row */
     struct state_version version;
     uint64_t saved;         /* the version in the file */
     int rc;                 /* of the last save; its text was logged */
@@ -39,11 +39,16 @@ struct saver {
 int saver_open(struct saver *saver, const struct job *job, const char *folder, const char *name,
                void (*free_again)(void *context), void *context);
 
-/* true: nobody reads the anchor until saver_offer. false: free_again will be called. */
+/* true: nobody reads the anchor until saver_offer or saver_release. false: free_again will be
+ * called. */
 bool saver_hold(struct saver *saver);
+/* Under a hold: the anchor changes now; what was offered is not there any more. */
+void saver_change(struct saver *saver);
+/* The hold is over; if nothing was changed under it, what was offered may still be saved. */
+void saver_release(struct saver *saver);
 /* The anchor is whole and is this version: it may be saved, and the hold is over. */
 void saver_offer(struct saver *saver, uint64_t version, uint64_t job_step, uint64_t digest);
-/* Saves what was offered last, unless a hold is on; then ends the thread. */
+/* Saves what was offered last, unless it was changed since; then ends the thread. */
 void saver_close(struct saver *saver);
 
 #endif

@@ -14,12 +14,14 @@
 
 /* ---- the two queues ---------------------------------------------------------------------- */
 
-static void push(struct works *works, const struct work *work)
+static int push(struct works *works, const struct work *work)
 {
     if (works->count == works->capacity) {
         uint32_t capacity = works->capacity ? 2 * works->capacity : 64;
         struct work *grown = malloc(capacity * sizeof *grown);
-        MUST(grown != NULL); /* some KiB; there is no going on without */
+        if (!grown) {
+            return err_set(SOLO_ENOMEM, "no memory to remember %u pieces of work", capacity);
+        }
         for (uint32_t i = 0; i < works->count; i++) {
             grown[i] = works->at[(works->first + i) % works->capacity];
         }
@@ -29,6 +31,7 @@ static void push(struct works *works, const struct work *work)
         works->capacity = capacity;
     }
     works->at[(works->first + works->count++) % works->capacity] = *work;
+    return 0;
 }
 
 static struct work *head(const struct works *works)
@@ -57,12 +60,19 @@ static void wake(struct solo *solo)
 void work_add(struct solo *solo, const struct work *work)
 {
     bool news = work->kind == WORK_MASTER_DOWN || work->kind == WORK_LINK_DOWN;
-    push(news ? &solo->news : &solo->works, work);
+    int rc = push(news ? &solo->news : &solo->works, work);
+    if (rc < 0) {
+        engine_fail(solo, rc);
+        return;
+    }
     wake(solo);
 }
 
 void work_again(struct solo *solo)
 {
+    if (solo->fetching_over) {
+        peer_resume_all(solo);
+    }
     if (solo->works.count && !solo->ended) {
         wake(solo);
     }
@@ -77,6 +87,14 @@ void work_deinit(struct solo *solo)
 
 /* ---- a round begins and is dropped ------------------------------------------------------- */
 
+/* An outer step or an anchor that waited for the saver is not coming: it may go on. */
+static void release_saver(struct solo *solo)
+{
+    if (solo->has_saver && solo->works.count == 0 && !solo->fetching_over) {
+        saver_release(&solo->saver);
+    }
+}
+
 static void forget_round_work(struct solo *solo)
 {
     uint32_t count = solo->works.count;
@@ -84,10 +102,11 @@ static void forget_round_work(struct solo *solo)
         struct work work = *head(&solo->works);
         pop(&solo->works);
         if (work.kind == WORK_ADOPT) {
-            push(&solo->works, &work);
+            (void)push(&solo->works, &work); /* into the place that it had */
         }
     }
     solo->applying = false;
+    release_saver(solo);
 }
 
 void work_drop_round(struct solo *solo)
@@ -126,6 +145,13 @@ void work_round(struct solo *solo, bool fresh_residual)
     }
 }
 
+static void note_change(struct solo *solo)
+{
+    if (solo->has_saver) {
+        saver_change(&solo->saver);
+    }
+}
+
 /* Nothing is written any more to where an anchor is being fetched. */
 static void release_fetch(struct solo *solo)
 {
@@ -138,7 +164,22 @@ static void release_fetch(struct solo *solo)
         peer_release_all(solo, &job->integers);
         peer_release_all(solo, &job->momentum);
     }
-    solo->fetching = false;
+    solo->fetching = solo->fetching_over = false;
+}
+
+/* The saver may be reading what is held, and others may be sent it. */
+bool work_fetch_room(struct solo *solo)
+{
+    if (!solo->fetching_over || !solo->job.has_anchor) {
+        return true;
+    }
+    if (solo->has_saver && !saver_hold(&solo->saver)) {
+        return false;
+    }
+    note_change(solo);
+    work_drop_serves(solo);
+    solo->job.has_anchor = false;
+    return true;
 }
 
 void work_fetch(struct solo *solo, uint64_t version)
@@ -151,7 +192,7 @@ void work_fetch(struct solo *solo, uint64_t version)
     solo->fetch_version = version;
     if (job_fetch_begin(&solo->job) < 0) {
         log_line(SOLO_LOG_WARN, "solo: %s; it is fetched over the one held", err_text());
-        solo->job.has_anchor = false;
+        solo->fetching_over = true;
     }
 }
 
@@ -223,6 +264,7 @@ static bool do_apply(struct solo *solo, const struct work *work)
             release_fetch(solo);
             job_fetch_abandon(&solo->job);
         }
+        note_change(solo);
         job_apply_begin(&solo->job);
     }
     if (!job_apply(&solo->job)) {
@@ -256,6 +298,7 @@ static bool take_values(struct solo *solo)
 static void do_adopt(struct solo *solo, const struct work *work)
 {
     release_fetch(solo);
+    note_change(solo);
     struct member_event event = drive_event(solo, MEMBER_ADOPTED);
     if (!work->own) {
         event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);

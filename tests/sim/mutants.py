@@ -157,8 +157,9 @@ def build(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:
         (folder / file).write_text(text.replace(right, wrong))
     program = folder / "sim"
     objects = sorted((BUILD / "tests" / "sim").glob("*.o"))
-    files: list[str | pathlib.Path] = [*folder.glob("*.c"), *objects, BUILD / "libsolo.a"]
-    subprocess.run(["gcc", *FLAGS, *files, *LIBRARIES, "-o", program], cwd=ROOT, check=True)
+    command: list[str | pathlib.Path] = ["gcc", *FLAGS, *folder.glob("*.c"), *objects]
+    command += [BUILD / "libsolo.a", *LIBRARIES, "-o", program]
+    subprocess.run(command, cwd=ROOT, check=True)
     return program
 
 

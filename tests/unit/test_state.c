@@ -1,7 +1,9 @@
 #include "node/state.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -209,6 +211,134 @@ TEST(the_saver_writes_whole_versions_and_the_last_one_at_the_end)
     CHECK_EQ(version.version, 40);
     job_close(&job);
     job_close(&other);
+}
+
+static void expect_version(struct job *job, uint64_t number)
+{
+    struct state_version version;
+    CHECK_EQ(state_read(job, folder, "x.state", &version), 0);
+    CHECK_EQ(version.version, number);
+}
+
+/* The outer step that asked for it never came: the round was lost, or the node was closed. */
+TEST(a_hold_under_which_nothing_changed_keeps_nothing_from_being_saved)
+{
+    make_values(0);
+    struct job job, other;
+    open_job(&job, "avg", ELEMENTS);
+    open_job(&other, "avg", ELEMENTS);
+    job_take_values(&job, data);
+    static _Atomic int calls;
+    for (uint64_t number = 1; number <= 20; number++) {
+        struct saver saver;
+        CHECK_EQ(saver_open(&saver, &job, folder, "x.state", count_call, &calls), 0);
+        saver_offer(&saver, number, number, job.digest);
+        while (!saver_hold(&saver)) {
+            clock_sleep_until(clock_us() + 100);
+        }
+        saver_close(&saver);
+        expect_version(&other, number);
+    }
+    job_close(&job);
+    job_close(&other);
+}
+
+TEST(what_was_changed_under_a_hold_is_not_saved_as_what_was_offered_before)
+{
+    make_values(0);
+    struct job job, other;
+    open_job(&job, "avg", ELEMENTS);
+    open_job(&other, "avg", ELEMENTS);
+    job_take_values(&job, data);
+    write_version(&job, 1);
+    struct saver saver;
+    static _Atomic int calls;
+    CHECK_EQ(saver_open(&saver, &job, folder, "x.state", count_call, &calls), 0);
+    CHECK(saver_hold(&saver));
+    saver_offer(&saver, 2, 2, job.digest);
+    while (!saver_hold(&saver)) {
+        clock_sleep_until(clock_us() + 100);
+    }
+    saver_change(&saver);
+    memset(job.theta.base, 0xff, job.theta.size);
+    saver_release(&saver);
+    saver_close(&saver);
+    struct state_version version;
+    CHECK_EQ(state_read(&other, folder, "x.state", &version), 0); /* 1, or 2 as it was offered */
+    job_close(&job);
+    job_close(&other);
+}
+
+static bool there_is(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static void make_file(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+}
+
+TEST(what_dead_writers_left_is_removed_and_nothing_else)
+{
+    make_values(0);
+    static const char *const others[] = {"y.state.7.tmp", "x.state.7.tmp.old", "x.state.tmp",
+                                         "x.state.7a.tmp", "x.state"};
+    make_file("x.state.1.tmp");
+    make_file("x.state.999999.tmp");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        make_file(others[i]);
+    }
+    struct store store; /* a writer that lives */
+    CHECK_EQ(store_begin(&store, folder, "x.state"), 0);
+    CHECK_EQ(store_write(&store, "new", 3), 0);
+    CHECK_EQ(store_sweep(folder, "x.state"), 2);
+    CHECK(!there_is("x.state.1.tmp") && !there_is("x.state.999999.tmp"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        CHECK(there_is(others[i]));
+    }
+    CHECK_EQ(store_commit(&store), 0);
+    char bytes[3];
+    int fd;
+    uint64_t size;
+    CHECK_EQ(store_open(folder, "x.state", &fd, &size), 0);
+    CHECK_EQ(store_read(fd, bytes, size), 0);
+    CHECK(size == 3 && memcmp(bytes, "new", 3) == 0);
+    store_close(fd);
+    for (size_t i = 0; i + 1 < sizeof others / sizeof *others; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", folder, others[i]);
+        unlink(path);
+    }
+}
+
+/* A writer may just be between opening and locking. */
+TEST(a_writer_whose_file_was_swept_away_makes_it_anew)
+{
+    make_values(0);
+    struct store store;
+    for (int i = 0; i < 5; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            for (;;) {
+                store_sweep(folder, "x.state");
+            }
+        }
+        for (int j = 0; j < 20; j++) {
+            CHECK_EQ(store_begin(&store, folder, "x.state"), 0);
+            CHECK_EQ(store_write(&store, "new", 3), 0);
+            CHECK_EQ(store_commit(&store), 0);
+        }
+        kill(child, SIGKILL);
+        CHECK_EQ(waitpid(child, NULL, 0), child);
+    }
 }
 
 TEST(a_state_file_is_named_by_job_and_node_without_odd_letters)
