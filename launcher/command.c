@@ -140,6 +140,7 @@ static void set_job(const struct launch *launch, struct command *out)
     set(out, "SOLO_INSECURE", of[FLAG_INSECURE].value);
     set(out, "SOLO_LINGER", of[FLAG_LINGER].value);
     set(out, "SOLO_NO_SYNC_AT_EPOCH_END", of[FLAG_NO_SYNC_AT_EPOCH_END].value);
+    set(out, "SOLO_MASTER_SEEN", launch->master_seen ? "1" : NULL);
     set(out, "SOLO_VERBOSE", of[FLAG_VERBOSE].value);
     set(out, "SOLO_STREAMS", of[FLAG_STREAMS].value);
     set(out, "SOLO_MEMORY", launch->memory_bytes ? number(launch->memory_bytes) : NULL);

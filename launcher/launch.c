@@ -120,12 +120,13 @@ static struct finding step_sync(struct launch *launch)
 {
     static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", NULL};
     const char *interval = launch_text(launch, FLAG_SYNC_INTERVAL), *why;
+    char rule[SOLO_NAME_MAX];
     const char *outer = launch_text(launch, FLAG_OUTER), *codec = launch_text(launch, FLAG_CODEC);
     if (!number_schedule(interval, &why)) {
         return fail(CODE_INTERVAL, text_format("--sync_interval %s", interval), why,
                     "a number of optimizer steps as in 100, or a schedule as in 0:1,500:16", NULL);
     }
-    if (strcmp(outer, "auto") != 0 && solo_outer_check(outer) < 0) {
+    if (strcmp(outer, "auto") != 0 && solo_outer_text(outer, rule, sizeof rule) < 0) {
         return fail(CODE_VALUE, text_format("--outer %s", outer), text_copy(solo_error_text()),
                     "auto, avg, slowmo or nesterov; the last two with :lr=..,beta=..,ramp=..",
                     NULL);
@@ -339,7 +340,7 @@ const struct step launch_steps[] = {
     {"scheduler", step_scheduler, true, false},
     {"nodes", step_nodes, true, true},
     {"times", step_times, true, true},
-    {"sync", step_sync, true, false},
+    {"sync", step_sync, true, true},
     {"job", step_job, true, true},
     {"devices", step_devices, false, false},
     {"memory", preflight_memory, true, false},

@@ -30,6 +30,7 @@ struct launch {
     const char *master_text;       /* tcp://HOST:PORT as given, with its port */
     struct address master_address; /* size 0: not resolved yet */
     bool master_loopback, has_worker;
+    bool master_seen; /* it runs, by its own word */
     const char *own_address; /* numeric, by the route to the master; NULL: none */
     const char *interface;   /* that has it */
     const char *token;       /* NULL: none */

@@ -69,6 +69,7 @@ static void meet_master(struct launch *launch)
         finding = reach_master(launch);
     }
     die_if_failed(finding);
+    launch->master_seen = true;
     if (launch->node_rank != 0) {
         die_if_failed(jobdir_make(launch));
     }

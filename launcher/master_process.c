@@ -18,6 +18,7 @@
 #define SYS_pidfd_open 434 /* Linux 5.3, on every architecture; older headers lack it */
 #endif
 
+#include "agree.h"
 #include "master_watch.h"
 #include "number.h"
 #include "reach.h"
@@ -31,6 +32,7 @@ enum {
 /* What node 0 hands to the master it starts; internal, so not in the table of flags. */
 static const char listen_variable[] = "SOLO_MASTER_LISTEN_FD";
 static const char ready_variable[] = "SOLO_MASTER_READY_FD";
+static const char versions_variable[] = "SOLO_MASTER_VERSIONS";
 
 /* ---- whose port is it? ------------------------------------------------------------------ */
 
@@ -159,6 +161,11 @@ static struct list master_words(const struct launch *launch, const char *self)
     list_addf(&argv, "--min_nodes=%d", launch->min_nodes);
     list_addf(&argv, "--timeout=%ums", launch->timeout_ms);
     list_addf(&argv, "--lease=%ums", launch->lease_ms);
+    static const enum flag_id told[] = {FLAG_SYNC_INTERVAL, FLAG_OUTER, FLAG_CODEC};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        list_addf(&argv, "--%s=%s", flag_table[told[i]].name,
+                  agree_text(told[i], launch_text(launch, told[i])));
+    }
     if (launch->nnodes) {
         list_addf(&argv, "--nnodes=%d", launch->nnodes);
     }
@@ -244,7 +251,9 @@ static struct finding start_on(struct launch *launch, int listen_fd)
         fcntl(watch_fd, F_SETFD, 0); /* the master keeps it over its exec */
     }
     fcntl(ready[0], F_SETFD, FD_CLOEXEC);
+    setenv(versions_variable, agree_versions(launch), 1); /* for the master alone */
     fork_master(&argv, log, listen_fd, ready[1], watch_fd, getpid());
+    unsetenv(versions_variable);
     close(ready[1]);
     close(listen_fd);
     if (watch_fd >= 0) {
@@ -320,6 +329,13 @@ static struct finding bind_alone(struct launch *launch, int *fd)
     return fine("bound");
 }
 
+/* What the nodes of the job are compared with before any has joined; NULL: nobody said it. */
+static const char *told(const struct launch *launch, enum flag_id id)
+{
+    const char *text = launch->settings.of[id].value;
+    return text ? agree_text(id, text) : NULL;
+}
+
 int master_process_run(struct launch *launch)
 {
     int fd = inherited(listen_variable), ready = inherited(ready_variable);
@@ -340,6 +356,10 @@ int master_process_run(struct launch *launch)
         .lease_ms = launch->lease_ms,
         .events_path = launch->job_dir ? text_format("%s/events.jsonl", launch->job_dir) : NULL,
         .linger = launch->settings.of[FLAG_LINGER].value != NULL,
+        .interval = told(launch, FLAG_SYNC_INTERVAL),
+        .outer = told(launch, FLAG_OUTER),
+        .codec = told(launch, FLAG_CODEC),
+        .versions = getenv(versions_variable),
     };
     solo_log_set(log_to_stderr, NULL, launch->verbose ? SOLO_LOG_DEBUG : SOLO_LOG_INFO);
     if (solo_master_open(&config, &running) < 0) {

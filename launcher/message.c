@@ -52,6 +52,8 @@ static const struct {
      "--master_url with an address that the other nodes can reach"},
     {CODE_MISSING, EX_TEMPFAIL, "nodes were missing at the deadline",
      "start the missing nodes, or raise --timeout"},
+    {CODE_SETTINGS, EX_CONFIG, "interval, outer rule or codec differ from those of the job",
+     "the same --sync_interval, --outer and --codec on every node"},
     {CODE_DEVICES, EX_USAGE, "more ranks or other GPUs than this node has",
      "--device_count and --gpus within CUDA_VISIBLE_DEVICES"},
     {CODE_INTERVAL, EX_USAGE, "--sync_interval is not a number of steps or a schedule",

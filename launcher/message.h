@@ -29,6 +29,7 @@ enum code {
     CODE_WORKER_URL = 20,
     CODE_LOOPBACK = 21,
     CODE_MISSING = 22,
+    CODE_SETTINGS = 23,
     CODE_DEVICES = 30,
     CODE_INTERVAL = 31,
     CODE_MEMORY = 32,

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "text.h"
+
 bool number_count(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
     if (!isdigit((unsigned char)text[0])) {
@@ -158,5 +160,29 @@ bool number_schedule(const char *text, const char **why)
             return true;
         }
         at += count + 1;
+    }
+}
+
+char *number_schedule_text(const char *text)
+{
+    uint64_t step, interval;
+    if (number_count(text, 1, UINT32_MAX, &interval)) {
+        return text_format("%llu", (unsigned long long)interval);
+    }
+    char *out = NULL;
+    for (const char *at = text;; at++) {
+        size_t count = strcspn(at, ",");
+        if (!schedule_entry(at, count, &step, &interval)) {
+            return text_copy(text);
+        }
+        char *stage =
+            text_format("%llu:%llu", (unsigned long long)step, (unsigned long long)interval);
+        bool single = !out && !at[count];
+        out = single ? text_format("%llu", (unsigned long long)interval)
+                     : text_format("%s%s%s", out ? out : "", out ? "," : "", stage);
+        at += count;
+        if (!*at) {
+            return out;
+        }
     }
 }

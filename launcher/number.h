@@ -16,5 +16,7 @@ bool number_bytes(const char *text, uint64_t *out); /* 512M, 16GiB, 16G (1024s),
 
 /* "100" or "0:1,500:16": steps rise from 0, intervals are >= 1. On false *why says what. */
 bool number_schedule(const char *text, const char **why);
+/* The one spelling of a schedule that number_schedule takes: a single stage is its interval. */
+char *number_schedule_text(const char *text);
 
 #endif

@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agree.h"
+
 enum {
     PROBE_MS = 900,        /* one attempt; the first answer comes within a second */
     PAUSE_MS = 250,        /* between attempts */
@@ -46,40 +48,6 @@ static const struct solo_status_member *holder(const struct launch *launch,
     return NULL;
 }
 
-/* The value of `name` in "torch=2.13.0+cpu python=3.11", without what follows a '+'. */
-static char *version_of(const char *versions, const char *name)
-{
-    for (const char *at = versions; *at; at += strspn(at, " ")) {
-        size_t count = strcspn(at, " ");
-        if (strncmp(at, name, strlen(name)) == 0 && at[strlen(name)] == '=') {
-            const char *value = at + strlen(name) + 1;
-            return text_copy_count(value, strcspn(value, " +"));
-        }
-        at += count;
-    }
-    return NULL;
-}
-
-static struct finding check_versions(const struct launch *launch, const struct solo_status *status)
-{
-    const char *torch = launch->python.torch;
-    char *ours = torch ? text_copy_count(torch, strcspn(torch, "+")) : NULL;
-    char *theirs = version_of(status->versions, "torch");
-    if (*status->solo_version && strcmp(status->solo_version, SOLO_VERSION) != 0) {
-        return fail(
-            CODE_VERSIONS,
-            text_format("this node has solo %s, the master %s", SOLO_VERSION, status->solo_version),
-            "the nodes of a job must merge in the same way",
-            text_format("pip install solo-train==%s", status->solo_version), NULL);
-    }
-    if (ours && theirs && strcmp(ours, theirs) != 0) {
-        return fail(CODE_VERSIONS, text_format("this node has torch %s, the job %s", ours, theirs),
-                    "different versions train differently",
-                    text_format("pip install torch==%s", theirs), NULL);
-    }
-    return fine("versions agree");
-}
-
 struct finding reach_judge(const struct launch *launch, const struct solo_status *status)
 {
     if (status->over) {
@@ -87,7 +55,7 @@ struct finding reach_judge(const struct launch *launch, const struct solo_status
             CODE_OVER, text_format("job %s at %s is over", status->job_id, launch->master_text),
             "the nodes that founded it have finished", "start it again, node 0 first", NULL);
     }
-    struct finding finding = check_versions(launch, status);
+    struct finding finding = agree_check(launch, status);
     const struct solo_status_member *other = holder(launch, status);
     if (finding.level == LEVEL_FAIL || !other) {
         return finding;

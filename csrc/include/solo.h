@@ -342,8 +342,9 @@ int solo_resolve(const struct solo_url *url, uint32_t timeout_ms, char *numeric,
 /* Who listens on this TCP port here: "pid 4711 (python3 train.py)"; "" if it cannot be read. */
 void solo_port_holder(uint16_t port, char *out, size_t size);
 
-/* 0, or SOLO_EINVAL with a text on how an outer rule is written; NULL or "": avg. */
-int solo_outer_check(const char *text);
+/* The one spelling of an outer rule, which nodes compare; NULL or "": avg. SOLO_EINVAL: the text
+ * says how a rule is written. */
+int solo_outer_text(const char *rule, char *out, size_t size);
 
 #ifdef __cplusplus
 }

@@ -103,12 +103,6 @@ int rule_parse(const char *text, struct rule *out)
     return 0;
 }
 
-int solo_outer_check(const char *text)
-{
-    struct rule rule;
-    return rule_parse(text, &rule);
-}
-
 void rule_text(const struct rule *rule, char *text, size_t size)
 {
     char lr[24] = "auto";
@@ -123,6 +117,14 @@ void rule_text(const struct rule *rule, char *text, size_t size)
                  rule->ramp);
     }
     former_numbers(before);
+}
+
+int solo_outer_text(const char *text, char *out, size_t size)
+{
+    struct rule rule;
+    TRY(rule_parse(text, &rule));
+    rule_text(&rule, out, size);
+    return 0;
 }
 
 /* A fit through the published best rates 0.4, 0.75 and 1.0 at 2, 8 and 16 members; the square

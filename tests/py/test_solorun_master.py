@@ -233,6 +233,51 @@ def test_another_torch_than_the_jobs_is_told(
     assert "the job 1.0.0" in message
 
 
+@pytest.mark.parametrize(
+    ("flag", "job", "node"),
+    [
+        ("sync_interval", "0:1,500:16", "100"),
+        ("outer", "nesterov:lr=0.4", "auto"),
+        ("codec", "int8", "fp32"),
+    ],
+)
+def test_another_setting_than_the_jobs_is_told_before_python_starts(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str, flag: str, job: str, node: str
+) -> None:
+    words = words_for(url, tmp_path, 1, "--job_id=j", f"--{flag}={node}")
+    with master(url, "--job_id=j", f"--{flag}={job}"):
+        begun = time.monotonic()
+        message = failure(run(*words, script, "0"), 23, 78)
+        assert time.monotonic() - begun < 30  # a hang would be the whole --timeout
+    said = node if flag != "outer" else "avg"
+    assert f"--{flag} is {said} on node 1 (" in message
+    assert f"and {job}" in message and "on node 0 (" in message
+    assert not (tmp_path / "logs" / "j" / "node1").exists()
+
+
+def test_node_0_tells_its_master_what_the_others_are_compared_with(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 0, "--job_id=j", "--sync_interval=7")
+    node = start(*words, "--lease=500ms", script, "30")
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.kill)
+        assert node.stdout
+        assert node.stdout.readline() == "up\n"
+        other = words_for(url, tmp_path, 1, "--job_id=j", "--sync_interval=8")
+        message = failure(run(*other, script, "0"), 23, 78)
+        assert "--sync_interval is 8 on node 1" in message
+        assert "and 7 on node 0" in message
+
+
+def test_two_spellings_of_one_setting_agree(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 1, "--job_id=j", "--outer=auto", "--sync_interval=0:100")
+    with master(url, "--job_id=j", "--outer=avg", "--sync_interval=100"):
+        assert run(*words, script, "0").returncode == 0
+
+
 def test_status_prints_the_members(url: str) -> None:
     with (
         master(url, "--job_id=j", "--min_nodes=1"),
