@@ -43,6 +43,8 @@ class Config:
         linger: go on after the founders have finished.
         lease: seconds of silence after which a node is dropped.
         streams: connections per peer; 0: chosen.
+        master_seen: the launcher has just spoken with the master: if it is gone when this rank
+            asks, it will hardly come back.
         verbose: say more.
         rank, world_size, local_rank, local_world_size: of torch's world.
     """
@@ -67,6 +69,7 @@ class Config:
     linger: bool = False
     lease: float = 10.0
     streams: int = 0
+    master_seen: bool = False
     verbose: bool = False
     rank: int = 0
     world_size: int = 1
@@ -115,6 +118,7 @@ class Config:
             linger=read.flag("SOLO_LINGER"),
             lease=read.seconds("SOLO_LEASE", 10.0),
             streams=read.count("SOLO_STREAMS", 0),
+            master_seen=read.flag("SOLO_MASTER_SEEN"),
             verbose=read.flag("SOLO_VERBOSE"),
             rank=read.count("RANK", 0),
             world_size=read.count("WORLD_SIZE", local_world_size, least=1),

@@ -258,7 +258,7 @@ def _terminated(number: int, _frame: Any) -> None:
     signal.signal(number, signal.SIG_DFL)
     if follow is not None:
         try:
-            follow.finish(KeyboardInterrupt("terminated"))
+            follow.finish(signal_name=signal.Signals(number).name)
         except SoloError as failed:
             follow.report_error(failed)
     signal.raise_signal(number)

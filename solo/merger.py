@@ -26,6 +26,9 @@ from solo.report import Report
 
 _FOUNDERS_SECONDS = 30.0  # a founder waits that long for the others' first values
 _FOUNDERS_POLL_SECONDS = 0.005
+_GONE_SECONDS = 5.0  # at least so long a master may be away while a node joins
+_GONE_ASK_SECONDS = 1.0
+_GONE_ASK_MS = 500
 _SLICE_SECONDS = 0.5  # how long the leader waits before it shows a sign of life
 
 
@@ -107,10 +110,14 @@ class Merger:
 
         thread = threading.Thread(target=attach, name="solo-attach", daemon=True)
         thread.start()
+        gone = _MasterGone(self.config)
         while thread.is_alive():
             thread.join(_SLICE_SECONDS)
             alive()
             report.waiting(engine, "to join the job")
+            if gone.for_good():
+                engine.close()
+                raise TimedOut(gone.text())
         answer = done[0]
         if isinstance(answer, TimedOut):
             raise TimedOut(
@@ -329,6 +336,39 @@ class Merger:
         mine = [m.slot for m in self.members if m.node_rank == self.config.node_rank]
         self.slot = mine[0] if mine else 0
         self._interval = self.config.schedule.at(self.job_step)
+
+
+class _MasterGone:
+    """Notices that the master with which the launcher spoke a moment ago is there no more.
+
+    A job may end while a node's Python starts; nobody would tell that node. A master that was
+    killed and comes back soon is waited for.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._patience = min(max(_GONE_SECONDS, 3 * config.lease), config.timeout)
+        self._seen = self._asked = time.monotonic()
+
+    def for_good(self) -> bool:
+        now = time.monotonic()
+        if not self._config.master_seen or now - self._asked < _GONE_ASK_SECONDS:
+            return False
+        self._asked = now
+        config = self._config
+        try:
+            _C.status(config.master_url, config.job_id, config.token, _GONE_ASK_MS)
+        except SoloError:
+            return now - self._seen > self._patience
+        self._seen = now
+        return False
+
+    def text(self) -> str:
+        return (
+            f"the master at {self._config.master_url} answered when this node was started and has "
+            f"been away for {self._patience:.0f} s: the job has ended meanwhile, or its master has "
+            "died. Start the job again, node 0 first"
+        )
 
 
 def engine_settings(config: Config) -> dict[str, Any]:

@@ -34,10 +34,12 @@ class Report:
     def __init__(self, config: Config) -> None:
         self._node = config.node_rank
         self._verbose = config.verbose
+        self._min_nodes = config.min_nodes
         self._names: dict[int, str] = {}
         self._looked_at = 0.0
         self._round_told = 0.0
         self._merged_at = time.monotonic()
+        self._dropped = False  # by the master, and not back yet
         self._wait_began: float | None = None
         self._wait_told = 0.0
         self._forecast_told = False
@@ -78,9 +80,15 @@ class Report:
             self._wait_began, self._wait_told = now, now - NEXT_WAIT_SECONDS + FIRST_WAIT_SECONDS
         if now - self._wait_told >= NEXT_WAIT_SECONDS:
             self._wait_told = now
-            whom = engine.waiting_for()
+            whom = self._whom(engine)
             waited = now - self._wait_began
             self.say(f"waiting {what}, {waited:.0f} s" + (f": {whom}" if whom else ""))
+
+    def _whom(self, engine: _C.Engine) -> str:
+        here = len(engine.members())
+        if 0 < here < self._min_nodes:
+            return f"--min_nodes asks for {self._min_nodes}, {here} here"
+        return engine.waiting_for()
 
     def merged(
         self, result: _C.Result, view: dict[str, Any], *, steps: int, byte_count: int
@@ -121,13 +129,22 @@ class Report:
         for line in engine.events():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
-                sentence = _sentence(event)
+                sentence = self._sentence(event)
                 if sentence or self._verbose:
                     self.say(sentence or line)
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
             self._looked_at = now
             self._tell_members(engine.members())
+
+    def _sentence(self, event: dict[str, Any]) -> str:
+        """An event of libsolo in words; "" if only --verbose shows it."""
+        kind = str(event.get("event"))
+        if kind == "master_found" and self._dropped:
+            kind = "taken_back"
+        self._dropped = kind == "dropped" or (self._dropped and kind != "taken_back")
+        known = {"text": "no reason given", "node": "?", "other": "?", "version": "?", **event}
+        return _SENTENCES.get(kind, "").format_map(known)
 
     def _tell_members(self, members: list[dict[str, Any]]) -> None:
         """Who came and who went since the last look."""
@@ -182,6 +199,8 @@ class Report:
 
 _SENTENCES = {
     "aborted": "a round was given up ({text}); it is run again with who is left",
+    "dropped": "fell out of the job: {text}. It trains on, comes back by itself and takes the "
+    "job's values",
     "donor_lost": "node {node}, which was sending the job's state, is gone; another is asked",
     "master_found": "the master is back",
     "master_lost": "the master cannot be reached ({text}); training goes on meanwhile",
@@ -190,13 +209,8 @@ _SENTENCES = {
     "odd": "node {node} holds other bits than the others and takes theirs",
     "rejoined": "fell out of the job and is back at version {version}; its last interval is lost",
     "state_lost": "no node holds version {version} any more; the job goes on from an older one",
+    "taken_back": "is in the job again",
     "twins": "nodes {node} and {other} train on the same data: give each its own, see "
     "solo.data_rank()",
     "waiting": "{text}",
 }
-
-
-def _sentence(event: dict[str, Any]) -> str:
-    """An event of libsolo in words; "" if only --verbose shows it."""
-    known = {"text": "no reason given", "node": "?", "other": "?", "version": "?", **event}
-    return _SENTENCES.get(str(event.get("event")), "").format_map(known)

@@ -246,22 +246,26 @@ class Takeover:
 
     # ---- the end ---------------------------------------------------------------------------
 
-    def finish(self, error: BaseException | None = None) -> None:
+    def finish(self, error: BaseException | None = None, signal_name: str = "") -> None:
         """The script ends: merge once more and leave, or just leave if it failed.
 
         Args:
             error: why it ends, if it failed.
+            signal_name: the signal that ends it, if one does.
         """
         merger, self.merger = self.merger, None
         was_idle, self._idle = self._idle, True
         if merger is None:
-            if not was_idle and error is None:
+            if not was_idle and error is None and not signal_name:
                 self._warn_of_nothing()
             return
-        if error is None:
+        if isinstance(error, KeyboardInterrupt):
+            signal_name = "SIGINT"
+        if error is None and not signal_name:
             merger.finish()
         else:
-            merger.leave(finished=False, reason=f"{type(error).__name__}: {error}"[:200])
+            said = signal_name or f"{type(error).__name__}: {error}"
+            merger.leave(finished=False, reason=said[:200])
 
     def _warn_of_nothing(self) -> None:
         """No model was ever merged: say so, since all may look well."""

@@ -21,6 +21,7 @@ const char *event_kind_name(enum event_kind kind)
         [EVENT_CAUGHT_UP] = "caught_up",
         [EVENT_MASTER_LOST] = "master_lost",
         [EVENT_MASTER_FOUND] = "master_found",
+        [EVENT_DROPPED] = "dropped",
         [EVENT_PEER_LOST] = "peer_lost",
         [EVENT_DONOR_LOST] = "donor_lost",
         [EVENT_REJOINED] = "rejoined",

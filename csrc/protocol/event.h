@@ -26,6 +26,7 @@ enum event_kind {
     EVENT_CAUGHT_UP,   /* rank holds version; us: how long it took; bytes */
     EVENT_MASTER_LOST, /* member: text: why */
     EVENT_MASTER_FOUND, /* member */
+    EVENT_DROPPED,      /* member: the master goes on without it; text: as it was told */
     EVENT_PEER_LOST,    /* member: link to rank; text */
     EVENT_DONOR_LOST,   /* member: rank */
     EVENT_REJOINED,     /* member: fell out and came back at version; its last interval is lost */

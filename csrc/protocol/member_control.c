@@ -54,7 +54,8 @@ void control_up(struct member *member, struct out *out)
 
 /* What is lost with the connection: our place in the list until the master says otherwise. An
  * attempt without our DONE cannot be committed, so it is dropped; one with it stays in doubt. */
-static void disconnected(struct member *member, const char *why, struct out *out)
+static void disconnected(struct member *member, enum event_kind kind, const char *why,
+                         struct out *out)
 {
     bool was_admitted = member->control == CONTROL_ADMITTED;
     member->control = CONTROL_WAITING;
@@ -63,7 +64,7 @@ static void disconnected(struct member *member, const char *why, struct out *out
     if (was_admitted && member->joined && !member->control_lost) {
         member->control_lost = true;
         member->lost_us = member->now_us;
-        struct event *event = out_event(out, EVENT_MASTER_LOST);
+        struct event *event = out_event(out, kind);
         text_copy(event->text, sizeof event->text, why);
     }
     if (member->state == MEMBER_IN_ROUND && member->round.phase == ROUND_EXCHANGING) {
@@ -83,19 +84,24 @@ void control_down(struct member *member, int rc, const char *text, struct out *o
     if (member->control == CONTROL_WAITING) {
         return;
     }
-    disconnected(member, text, out);
+    disconnected(member, EVENT_MASTER_LOST, text, out);
     bool fatal = rc == SOLO_EAUTH || rc == SOLO_EVERSION || rc == SOLO_EREFUSED;
     if (fatal && !member->joined) {
         member_over(member, rc, text, out);
     }
 }
 
-void control_reset(struct member *member, const char *why, struct out *out)
+static void reset(struct member *member, enum event_kind kind, const char *why, struct out *out)
 {
     if (member->control != CONTROL_WAITING) {
         out_add(out, ACTION_CLOSE_MASTER);
-        disconnected(member, why, out);
+        disconnected(member, kind, why, out);
     }
+}
+
+void control_reset(struct member *member, const char *why, struct out *out)
+{
+    reset(member, EVENT_MASTER_LOST, why, out);
 }
 
 /* ---- messages ----------------------------------------------------------------------------- */
@@ -117,7 +123,7 @@ static void on_admit(struct member *member, const struct msg_admit *admit, struc
 
 static void on_refuse(struct member *member, const struct msg_refuse *refuse, struct out *out)
 {
-    control_reset(member, refuse->text, out);
+    reset(member, EVENT_DROPPED, refuse->text, out);
     if (refuse->retry_ms == 0) {
         member_over(member, refuse->rc < 0 ? refuse->rc : SOLO_EREFUSED, refuse->text, out);
         return;

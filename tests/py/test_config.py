@@ -35,6 +35,7 @@ def test_every_variable_of_the_contract_is_read() -> None:
             "SOLO_LINGER": "1",
             "SOLO_LEASE": "1.5",
             "SOLO_STREAMS": "4",
+            "SOLO_MASTER_SEEN": "1",
             "SOLO_VERBOSE": "1",
             "LOCAL_WORLD_SIZE": "2",
             "LOCAL_RANK": "1",
@@ -48,7 +49,12 @@ def test_every_variable_of_the_contract_is_read() -> None:
     assert config.outer == "nesterov:lr=0.4,beta=0.9" and config.codec == "int8"
     assert config.job_dir == pathlib.Path("logs/job") and config.job_id == "job"
     assert config.token == "secret" and config.insecure and config.linger and config.verbose
-    assert config.min_nodes == 2 and config.state_dir == "state" and config.memory == 1_000_000
+    assert (
+        config.master_seen
+        and config.min_nodes == 2
+        and config.state_dir == "state"
+        and config.memory == 1_000_000
+    )
     assert not config.sync_at_epoch_end and not config.elastic and not config.is_leader
 
 

@@ -1,11 +1,12 @@
 """Nodes that join late, are killed, interrupted, fail or may not begin; the others go on."""
 
+import json
 import pathlib
 import signal
 from collections.abc import Iterator
 
 import pytest
-from train_jobs import DDP_SCRIPT, MODEL, Job, Node, job
+from train_jobs import DDP_SCRIPT, MODEL, Job, Node, free_port, job
 
 
 @pytest.fixture
@@ -115,11 +116,15 @@ def test_a_signal_makes_a_node_leave_and_the_other_goes_on(
     number: signal.Signals, tmp_path: pathlib.Path
 ) -> None:
     ended = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGUSR1: 0}
-    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="20") as made:
+    events = tmp_path / "events.jsonl"
+    with job(tmp_path, min_nodes=1, events_path=str(events), SOLO_SYNC_INTERVAL="20") as made:
         stays, goes = company(tmp_path, made)
         goes.processes[0].send_signal(number)
         goes.wait(ended[number])
         stays.wait(0)
+    rows = [json.loads(line) for line in events.read_text().splitlines()]
+    reasons = [row.get("text") for row in rows if row["event"] == "left" and row["node"] == 1]
+    assert reasons == ["finished" if number == signal.SIGUSR1 else number.name]
 
 
 def test_an_interrupt_reaches_a_node_that_waits_for_the_others(pair: Job) -> None:
@@ -184,3 +189,29 @@ def test_what_stops_the_leader_stops_all_ranks_of_its_node(pair: Job) -> None:
 def test_a_script_that_trains_nothing_is_told(pair: Job) -> None:
     node = pair.start(0, "print(torch.ones(1))").wait()
     assert "nothing was merged" in node.log()
+
+
+def test_a_job_that_ended_while_a_node_started_is_not_waited_for_until_the_timeout(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = Job(tmp_path, f"tcp://127.0.0.1:{free_port()}", SOLO_LEASE="0.5", SOLO_MASTER_SEEN="1")
+    try:
+        node = made.start(0, DDP_SCRIPT, SOLO_TIMEOUT="1000").wait(75)
+    finally:
+        made.end()
+    assert "answered when this node was started and has been away for 5 s" in node.log()
+
+
+def test_a_state_file_that_is_damaged_ends_its_node_with_65(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    more = {"SOLO_STATE_DIR": str(folder), "SOLO_SYNC_INTERVAL": "4"}
+    with job(tmp_path, min_nodes=1, **more) as made:
+        made.run(DDP_SCRIPT, count=1)
+    (file,) = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with job(tmp_path, min_nodes=1, **more) as made:
+        node = made.start(0, DDP_SCRIPT).wait(65)
+    assert str(file) in node.log() and "checksum" in node.log()

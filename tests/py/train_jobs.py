@@ -225,10 +225,15 @@ class Job:
 
 @contextlib.contextmanager
 def job(
-    folder: pathlib.Path, *, min_nodes: int = 2, linger: bool = False, **env: str
+    folder: pathlib.Path,
+    *,
+    min_nodes: int = 2,
+    linger: bool = False,
+    events_path: str | None = None,
+    **env: str,
 ) -> Iterator[Job]:
     """A master and a job that begins when ``min_nodes`` are there."""
-    with master(min_nodes=min_nodes, linger=linger) as url:
+    with master(min_nodes=min_nodes, linger=linger, events_path=events_path) as url:
         made = Job(folder, url, SOLO_MIN_NODES=str(min_nodes), **env)
         try:
             yield made

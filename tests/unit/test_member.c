@@ -444,6 +444,16 @@ TEST(a_refusal_with_a_pause_is_tried_again_and_one_without_ends)
     CHECK_HAS(member.text, "node_rank 0");
 }
 
+TEST(a_member_that_the_master_drops_tells_that_and_not_that_the_master_is_lost)
+{
+    join(2);
+    struct msg refuse = {.type = FRAME_REFUSE, .as.refuse = {.rc = SOLO_EREFUSED, .retry_ms = 300}};
+    strcpy(refuse.as.refuse.text, "the master dropped this node: silent for 10 s");
+    say(&refuse);
+    CHECK_EQ(out.events[0].kind, EVENT_DROPPED);
+    CHECK_HAS(out.events[0].text, "silent for 10 s");
+}
+
 TEST(leaving_frees_a_merge_in_flight_and_says_goodbye)
 {
     join(1);

@@ -1,0 +1,55 @@
+"""What the leader says of what happens to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from solo.config import Config
+from solo.report import Report
+
+
+class Engine:
+    """As much of an engine as a report asks: its events, who is there, who is waited for."""
+
+    def __init__(self, *events: str, members: int = 1) -> None:
+        self._events = list(events)
+        self._members = members
+
+    def events(self) -> list[str]:
+        told, self._events = self._events, []
+        return told
+
+    def members(self) -> list[dict[str, object]]:
+        return [
+            {"node_rank": rank, "name": "host", "address": f"10.0.0.{rank}"}
+            for rank in range(self._members)
+        ]
+
+    def waiting_for(self) -> str:
+        return "other nodes to reach their merge"
+
+
+def test_a_node_that_the_master_dropped_is_told_that_and_not_that_the_master_is_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=1))
+    dropped = '{"event": "dropped", "text": "the master dropped this node: silent for 2 s"}'
+    report.follow(Engine(dropped))  # type: ignore[arg-type]
+    assert "fell out of the job: the master dropped this node: silent" in capsys.readouterr().err
+    report.follow(Engine('{"event": "master_found"}'))  # type: ignore[arg-type]
+    assert "is in the job again" in capsys.readouterr().err
+    report.follow(Engine('{"event": "master_found"}'))  # type: ignore[arg-type]
+    assert "the master is back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("here", "says"),
+    [(1, "--min_nodes asks for 2, 1 here"), (2, "other nodes to reach their merge")],
+)
+def test_a_wait_names_min_nodes_if_these_are_missing(
+    here: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo.report.FIRST_WAIT_SECONDS", 0.0)
+    report = Report(Config(min_nodes=2))
+    report.waiting(Engine(members=here), "to merge")  # type: ignore[arg-type]
+    assert f"waiting to merge, 0 s: {says}" in capsys.readouterr().err
