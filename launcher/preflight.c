@@ -126,6 +126,22 @@ struct finding preflight_torchrun_flags(struct launch *launch)
     return fine("%d passed on", launch->args->torchrun_count);
 }
 
+/* Behind NAT or in a container the others use an address that this machine does not have. */
+static struct finding mapped(const struct launch *launch, const char *text)
+{
+    const char *what = text_format("--worker_url %s is not an address of this machine", text);
+    if (launch->master_loopback) {
+        return fail(CODE_WORKER_URL, what,
+                    "the master is on loopback, so all nodes are on this machine",
+                    "leave it out, or --worker_url tcp://127.0.0.1:PORT", "ip addr");
+    }
+    return warn(CODE_WORKER_URL, what,
+                text_format("the other nodes connect to it, which works if port %u there is mapped "
+                            "to port %u here",
+                            launch->worker.port, launch->worker.port),
+                "nothing if so; else leave it out: the route to the master decides");
+}
+
 struct finding preflight_worker_url(struct launch *launch)
 {
     const char *text = launch->settings.of[FLAG_WORKER_URL].value, *why;
@@ -158,7 +174,7 @@ struct finding preflight_worker_url(struct launch *launch)
             NULL);
     }
     if (!machine_is_local(&address)) {
-        return fine("%s, not an address of this machine: mapped", text);
+        return mapped(launch, text);
     }
     int fd = machine_listen(&address, false);
     if (fd < 0) {

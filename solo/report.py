@@ -35,6 +35,7 @@ class Report:
         self._node = config.node_rank
         self._verbose = config.verbose
         self._min_nodes = config.min_nodes
+        self._worker_url = config.worker_url
         self._names: dict[int, str] = {}
         self._looked_at = 0.0
         self._round_told = 0.0
@@ -142,8 +143,11 @@ class Report:
         kind = str(event.get("event"))
         if kind == "master_found" and self._dropped:
             kind = "taken_back"
+        if kind == "donor_lost" and "node" not in event:
+            kind = "stateless"
         self._dropped = kind == "dropped" or (self._dropped and kind != "taken_back")
         known = {"text": "no reason given", "node": "?", "other": "?", "version": "?", **event}
+        known["worker_url"] = self._worker_url or "the address of its route to the master"
         return _SENTENCES.get(kind, "").format_map(known)
 
     def _tell_members(self, members: list[dict[str, Any]]) -> None:
@@ -212,5 +216,9 @@ _SENTENCES = {
     "taken_back": "is in the job again",
     "twins": "nodes {node} and {other} train on the same data: give each its own, see "
     "solo.data_rank()",
+    "unreached": "node {node} cannot be reached at {text}. Check its --worker_url, and the "
+    "firewall between the two",
+    "stateless": "the job's state does not come ({text}); it is asked for again. The other nodes "
+    "must reach this one at {worker_url}: see their logs, and --worker_url",
     "waiting": "{text}",
 }

@@ -23,6 +23,7 @@ const char *event_kind_name(enum event_kind kind)
         [EVENT_MASTER_FOUND] = "master_found",
         [EVENT_DROPPED] = "dropped",
         [EVENT_PEER_LOST] = "peer_lost",
+        [EVENT_UNREACHED] = "unreached",
         [EVENT_DONOR_LOST] = "donor_lost",
         [EVENT_REJOINED] = "rejoined",
         [EVENT_OVER] = "over",

@@ -28,6 +28,7 @@ enum event_kind {
     EVENT_MASTER_FOUND, /* member */
     EVENT_DROPPED,      /* member: the master goes on without it; text: as it was told */
     EVENT_PEER_LOST,    /* member: link to rank; text */
+    EVENT_UNREACHED,    /* member: rank cannot be connected to; text: its address, and why */
     EVENT_DONOR_LOST,   /* member: rank */
     EVENT_REJOINED,     /* member: fell out and came back at version; its last interval is lost */
     EVENT_OVER,         /* rc, text */

@@ -1,6 +1,8 @@
 /* Who the other nodes are, the data links to them, and the frames that come over these. */
 #include "protocol/member_parts.h"
 
+#define TRIES_UNTOLD 1u /* a peer that starts at this moment may refuse once */
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 static uint32_t find(const struct member *member, uint64_t instance, uint32_t hint)
@@ -183,6 +185,14 @@ void links_down(struct member *member, uint32_t index, enum fault_kind kind, con
         text_copy(event->text, sizeof event->text, text);
     }
     bool was_up = peer->link == LINK_IS_UP;
+    if (!was_up && peer->failures == TRIES_UNTOLD) {
+        struct event *event = out_event(out, EVENT_UNREACHED);
+        event->rank = peer->node_rank;
+        struct text line = text_of(event->text, sizeof event->text);
+        text_add(&line, peer->address);
+        text_add(&line, ": ");
+        text_add(&line, text);
+    }
     peer->link = peer->wanted ? LINK_WAITING : LINK_NONE;
     peer->retry_us = member->now_us + member_backoff_us(member, peer->failures++);
     if (peer->wanted && peer->retry_us < member->links_wake_us) {

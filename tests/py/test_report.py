@@ -42,6 +42,16 @@ def test_a_node_that_the_master_dropped_is_told_that_and_not_that_the_master_is_
     assert "the master is back" in capsys.readouterr().err
 
 
+def test_a_node_that_gets_no_state_is_told_at_which_address_the_others_must_reach_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=1, worker_url="tcp://1.2.3.4:5"))
+    event = '{"event": "donor_lost", "text": "no chunk came within the deadline"}'
+    report.follow(Engine(event))  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert "no chunk came" in said and "must reach this one at tcp://1.2.3.4:5" in said
+
+
 @pytest.mark.parametrize(
     ("here", "says"),
     [(1, "--min_nodes asks for 2, 1 here"), (2, "other nodes to reach their merge")],

@@ -62,6 +62,19 @@ def test_a_loopback_worker_url_with_a_remote_master_is_refused() -> None:
     assert "--worker_url tcp://" in message
 
 
+def test_a_worker_url_of_another_machine_is_refused_if_all_nodes_are_on_this_one() -> None:
+    message = failure(run("--solo", "--worker_url=tcp://1.2.3.4:5", SCRIPT), 20, 64)
+    assert "--worker_url tcp://1.2.3.4:5 is not an address of this machine" in message
+
+
+def test_a_worker_url_that_must_be_mapped_is_warned_of() -> None:
+    words = (REMOTE, "--node_rank=1", "--insecure", "--worker_url=tcp://1.2.3.4:5")
+    done = run("--solo", "--dry_run", *words, SCRIPT)
+    assert done.returncode == 0
+    assert "warning SOLO-E020: --worker_url tcp://1.2.3.4:5 is not an address" in done.stderr
+    assert "mapped to port 5 here" in done.stderr
+
+
 def test_worker_and_master_of_node_0_need_two_ports() -> None:
     words = ["--master_url=tcp://127.0.0.1:5000", "--worker_url=tcp://127.0.0.1:5000"]
     assert "5001" in failure(run("--solo", *words, SCRIPT), 20, 64)

@@ -107,3 +107,31 @@ TEST(what_was_fetched_replaces_the_scripts_values_also_when_another_master_says_
     CHECK(wants(ACTION_JOINED));
     CHECK(out.result.replaced);
 }
+
+TEST(a_peer_that_cannot_be_reached_twice_is_named_with_its_address)
+{
+    come_up(1000);
+    member.peers[0] = (struct peer){.used = true, .node_rank = 5, .address = "10.0.0.9:5555"};
+    member.peer_count = 1;
+    for (uint32_t tries = 0; tries < 2; tries++) {
+        member.peers[0].link = LINK_CONNECTING;
+        step((struct member_event){.type = MEMBER_LINK_DOWN, .text = "no answer"});
+        CHECK_EQ(out.event_count, tries);
+    }
+    CHECK_EQ(out.events[0].kind, EVENT_UNREACHED);
+    CHECK_EQ(out.events[0].rank, 5);
+    CHECK_STR(out.events[0].text, "10.0.0.9:5555: no answer");
+}
+
+TEST(a_member_that_the_master_drops_tells_that_and_not_that_the_master_is_lost)
+{
+    come_up(1000);
+    order();
+    step((struct member_event){.type = MEMBER_ADOPTED, .digest = 5});
+    struct msg msg = {.as.refuse = {.rc = SOLO_EREFUSED, .retry_ms = 300}};
+    strcpy(msg.as.refuse.text, "the master dropped this node: silent for 10 s");
+    list(true);
+    tell(FRAME_REFUSE, &msg);
+    CHECK_EQ(out.events[0].kind, EVENT_DROPPED);
+    CHECK_HAS(out.events[0].text, "silent for 10 s");
+}
