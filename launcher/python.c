@@ -1,5 +1,6 @@
 #include "python.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -246,8 +247,45 @@ static char *built_for(const char *path)
     return version;
 }
 
+/* Why the dynamic loader would not take this library, as far as its header tells; NULL: it may. */
+static const char *library_fault(const char *path)
+{
+    Elf64_Ehdr header;
+    struct stat status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return strerror(errno);
+    }
+    bool whole = read(fd, &header, sizeof header) == (ssize_t)sizeof header &&
+                 fstat(fd, &status) == 0 && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0;
+    close(fd);
+    if (!whole) {
+        return "it is no shared library";
+    }
+    uint64_t end = header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize;
+    return end > (uint64_t)status.st_size ? "its end is missing" : NULL;
+}
+
+static struct finding check_core(const struct python *python)
+{
+    const char *slash = strrchr(python->adapter, '/');
+    char *folder = text_copy_count(python->adapter, (size_t)(slash - python->adapter));
+    char *core = text_format("%s/_C.abi3.so", folder);
+    const char *fault = library_fault(core);
+    return fault ? fail(CODE_TORCH_FIT, text_format("solo is damaged: %s: %s", core, fault),
+                        "an installation that was cut short, or a file that was changed",
+                        "pip install --force-reinstall --no-deps solo-train", NULL)
+                 : fine("%s", core);
+}
+
 struct finding python_check_fit(struct python *python)
 {
+    if (python->adapter) {
+        struct finding finding = check_core(python);
+        if (finding.level == LEVEL_FAIL) {
+            return finding;
+        }
+    }
     python->adapter_torch = python->adapter ? built_for(python->adapter) : NULL;
     if (!python->adapter_torch || !python->torch) {
         return fine("not to be seen from outside; the import will tell");

@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-    from solo import run_logs, world
+    from solo import run_logs
 
     quiet()
     node = os.environ.get("SOLO_NODE_RANK", "0")
@@ -216,6 +216,8 @@ def main(arguments: list[str] | None = None) -> int:
     timeout_s = float(os.environ.get("SOLO_TIMEOUT", "300"))
     where = f"{args.master_addr}:{args.master_port}"
     if nnodes > 1:
+        from solo import world
+
         world.install(notes, timeout_s)
     try:
         torchrun.run(args)  # type: ignore[no-untyped-call]

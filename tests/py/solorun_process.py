@@ -10,7 +10,8 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 SOLORUN = pathlib.Path(__file__).parents[2] / "build" / "release" / "solorun"
 FOREIGN = re.compile(
@@ -25,15 +26,20 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(
-    *words: str | os.PathLike[str], cwd: pathlib.Path | None = None, **env: str
+    *words: str | os.PathLike[str],
+    cwd: pathlib.Path | None = None,
+    output: TextIO | None = None,
+    prefix: Sequence[str] = (),
+    **env: str,
 ) -> subprocess.Popen[str]:
+    """Starts solorun; both streams go to ``output`` if given, else to pipes."""
     return subprocess.Popen(
-        [SOLORUN, *words],
+        [*prefix, SOLORUN, *words],
         env=environment(**env),
         cwd=cwd,
         text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output or subprocess.PIPE,
+        stderr=output or subprocess.PIPE,
     )
 
 

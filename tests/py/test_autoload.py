@@ -61,6 +61,28 @@ def test_import_torch_works_with_a_broken_native_module(
     assert said == f"1.0 {package / '__init__.py'}\n"
 
 
+@pytest.mark.parametrize("content", [b"", b"\x7fELF" + bytes(100)])
+def test_a_rank_under_solo_ends_if_the_native_module_is_broken_and_never_trains_alone(
+    content: bytes, tmp_path: pathlib.Path
+) -> None:
+    package = tmp_path / "solo"
+    shutil.copytree(pathlib.Path(solo.__file__).parent, package)
+    (library,) = package.glob("_C.*so")
+    library.unlink()
+    library.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; print('trains alone')"],
+        env={**CLEAN, **RANK, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 78
+    assert "solo: error: " in done.stderr and "_C" in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
 def test_import_torch_works_with_a_broken_package(tmp_path: pathlib.Path) -> None:
     package = tmp_path / "solo"
     shutil.copytree(pathlib.Path(solo.__file__).parent, package)

@@ -310,6 +310,7 @@ def make_environment(folder: pathlib.Path, torch: str, built_for: str) -> None:
     (site / "solo" / "_c10d.so").write_bytes(
         b"\0solo: built for torch " + built_for.encode() + b"\0"
     )
+    (site / "solo" / "_C.abi3.so").write_bytes(b"\x7fELF" + bytes(100))
     (folder / "bin").mkdir()
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
     (folder / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
@@ -321,6 +322,30 @@ def test_a_solo_for_another_torch_is_told(tmp_path: pathlib.Path) -> None:
     message = failure(run("--solo", SCRIPT, VIRTUAL_ENV=str(tmp_path)), 62, 78)
     assert "built for torch 2.13" in message
     assert "2.14.1+cu130" in message
+
+
+CUT_SHORT = b"\x7fELF" + bytes(36) + (1 << 20).to_bytes(8, "little") + bytes(52)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        (b"text" * 100, "it is no shared library"),
+        (b"\x7fELF", "it is no shared library"),
+        (CUT_SHORT, "its end is missing"),
+    ],
+)
+def test_a_damaged_solo_is_told_before_python_starts(
+    tmp_path: pathlib.Path, content: bytes | None, says: str
+) -> None:
+    make_environment(tmp_path, "2.13.0", "2.13")
+    (library,) = tmp_path.glob("lib/*/site-packages/solo/_C.abi3.so")
+    library.unlink()
+    if content is not None:
+        library.write_bytes(content)
+    message = failure(run("--solo", SCRIPT, VIRTUAL_ENV=str(tmp_path)), 62, 78)
+    assert f"solo is damaged: {library}: {says}" in message
 
 
 def test_the_python_of_the_environment_is_used(tmp_path: pathlib.Path) -> None:
