@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from solo._load import collection, into, objects, ranks
+from solo._load import accounting, collection, into, objects, ranks
 from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import Inspection, inspect
+from solo._load.ledger import release
 from solo._load.objects import Placeholder
 from solo._load.place import DeviceMap, MapLocation
 from solo._load.progress import Progress
@@ -27,6 +28,7 @@ from solo._load.quiet import no_collection
 from solo._load.read import How
 from solo._load.save import save
 from solo._load.single import Only, Request
+from solo._load.stable import when_stable
 from solo._load.table import Options
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ __all__ = [
     "inspect",
     "load",
     "load_into",
+    "release",
     "save",
 ]
 
@@ -51,17 +54,22 @@ def load(
     device_map: DeviceMap = None,
     dtype: torch.dtype | None = None,
     mode: str = "copy",
+    mmap: bool | None = None,
     only: Only = None,
     strict: bool = True,
     verify: bool = True,
     threads: int = 0,
     direct: str = "auto",
+    weights_only: bool = True,
     safe_globals: Sequence[Any] = (),
     tensors_only: bool = False,
     max_memory: Mapping[str, int | str] | None = None,
     no_split: Sequence[str] = (),
     memory_limit: int | str | None = None,
     gpu_memory_limit: int | str | None = None,
+    empty_cache: bool = False,
+    report: dict[str, dict[str, int]] | None = None,
+    wait_stable: float = 0.0,
     storage_options: dict[str, Any] | None = None,
     group: Any = None,
     share: str = "auto",
@@ -84,6 +92,7 @@ def load(
         dtype: floating tensors are converted to it.
         mode: ``"copy"``: private memory, safe against changes of the file; ``"mmap"``: the file
             itself, read when touched (never on network file systems).
+        mmap: torch.load's word for the same; None: as ``mode`` says.
         only: module prefixes, patterns, or a function of the name: the result is then a flat
             dict of those tensors.
         strict: with ``only``, finding nothing is an error; in a directory, so are files that
@@ -92,13 +101,20 @@ def load(
         threads: that read; 0: those of the machine, at most 8.
         direct: past the page cache: ``"auto"`` (where the file is not in it), ``"never"``,
             ``"always"``.
+        weights_only: False lets the file call anything, as torch.load does with it: only for
+            files that you trust like code. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 forbids it.
         safe_globals: classes and functions that the file may name beyond torch's own; those of
             ``torch.serialization.add_safe_globals`` count as well.
         tensors_only: names that are not allowed become ``Placeholder`` objects; nothing is run.
         max_memory: for ``"auto"``: {device: bytes}, in the order in which they are filled.
         no_split: for ``"auto"``: module prefixes that stay on one device.
         memory_limit: bytes of the host that this load may take ("8GiB"); default SOLO_MEMORY.
+            What is given here is kept for this process against other loads on this host until it
+            ends or calls :func:`release`.
         gpu_memory_limit: the same for each GPU.
+        empty_cache: before memory is looked at and afterwards, torch gives cached GPU memory back.
+        report: is filled with {device: {"loaded": bytes, "free": bytes left afterwards}}.
+        wait_stable: seconds to wait for a file that its writer may still be writing.
         storage_options: for fsspec.
         group: a process group whose ranks load the same file together: they compare its
             fingerprint before any data is used. All of its ranks must call.
@@ -111,37 +127,47 @@ def load(
     Raises:
         CheckpointError: with ``reason``, ``path``, ``problems`` and ``fix``.
     """
+    mode = mode if mmap is None else "mmap" if mmap else "copy"
     if mode not in ("copy", "mmap"):
         raise CheckpointError(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
-    extra = objects.allowed_names(safe_globals)
-    with Progress(_name_of(path)) as progress, no_collection():
-        request = Request(
-            options=Options(
-                tuple(extra),
-                tensors_only or only is not None,
-                allow_trailing,
-                allow_expanded,
-                dict(limits or {}),
-            ),
-            how=How(threads, direct, verify, mode, progress),
-            extra=extra,
-            map_location=map_location,
-            device_map=device_map,
-            max_memory=max_memory,
-            no_split=no_split,
-            dtype=dtype,
-            only=only,
-            strict=strict,
-            tensors_only=tensors_only,
-            memory_limit=memory_limit,
-            gpu_memory_limit=gpu_memory_limit,
-            storage_options=storage_options,
-        )
-        if group is not None:
-            return ranks.load_together(path, request, group, share)
-        return collection.load_any(path, request)
+    extra: Mapping[str, Any] = objects.allowed_names(safe_globals)
+    if not weights_only:
+        extra = objects.anything(path)
+    name = _name_of(path)
+
+    def attempt() -> Any:
+        with Progress(name) as progress, no_collection():
+            request = Request(
+                options=Options(
+                    tuple(extra),
+                    tensors_only or only is not None or not weights_only,
+                    allow_trailing,
+                    allow_expanded,
+                    dict(limits or {}),
+                ),
+                how=How(threads, direct, verify, mode, progress),
+                extra=extra,
+                map_location=map_location,
+                device_map=device_map,
+                max_memory=max_memory,
+                no_split=no_split,
+                dtype=dtype,
+                only=only,
+                strict=strict,
+                tensors_only=tensors_only,
+                memory_limit=memory_limit,
+                gpu_memory_limit=gpu_memory_limit,
+                storage_options=storage_options,
+            )
+            label = _label_of(path)
+            with accounting.of(request, label, empty_cache=empty_cache, report=report):
+                if group is not None:
+                    return ranks.load_together(path, request, group, share)
+                return collection.load_any(path, request)
+
+    return when_stable(path, wait_stable, attempt) if wait_stable > 0 else attempt()
 
 
 def load_into(
@@ -157,6 +183,7 @@ def load_into(
     dtype: torch.dtype | None = None,
     safe_globals: Sequence[Any] = (),
     memory_limit: int | str | None = None,
+    wait_stable: float = 0.0,
     storage_options: dict[str, Any] | None = None,
 ) -> into.Report:
     """Read a checkpoint straight into the tensors of a module or a dict of tensors.
@@ -171,8 +198,8 @@ def load_into(
         strict: missing or unexpected names are an error; else they are in the report.
         strip_prefix: taken off the names in the file; None: a uniform ``module.`` or
             ``_orig_mod.`` is found and taken off by itself.
-        verify, threads, direct, device_map, safe_globals, memory_limit, storage_options: as
-            for :func:`load`.
+        verify, threads, direct, device_map, safe_globals, memory_limit, wait_stable,
+            storage_options: as for :func:`load`.
         dtype: of parameters that were on ``meta``.
 
     Returns:
@@ -182,17 +209,25 @@ def load_into(
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
     extra = objects.allowed_names(safe_globals)
-    with Progress(_name_of(path)) as progress, no_collection():
-        request = Request(
-            options=Options(tuple(extra), True),
-            how=How(threads, direct, verify, "copy", progress),
-            extra=extra,
-            device_map=device_map,
-            dtype=dtype,
-            memory_limit=memory_limit,
-            storage_options=storage_options,
-        )
-        return into.load_into(target, path, request, strict=strict, strip_prefix=strip_prefix)
+    name = _name_of(path)
+
+    def attempt() -> into.Report:
+        with Progress(name) as progress, no_collection():
+            request = Request(
+                options=Options(tuple(extra), True),
+                how=How(threads, direct, verify, "copy", progress),
+                extra=extra,
+                device_map=device_map,
+                dtype=dtype,
+                memory_limit=memory_limit,
+                storage_options=storage_options,
+            )
+            with accounting.of(request, _label_of(path)):
+                return into.load_into(
+                    target, path, request, strict=strict, strip_prefix=strip_prefix
+                )
+
+    return when_stable(path, wait_stable, attempt) if wait_stable > 0 else attempt()
 
 
 def _name_of(path: Any) -> str:
@@ -200,6 +235,15 @@ def _name_of(path: Any) -> str:
         return os.path.basename(os.fsdecode(path)) or os.fsdecode(path)
     except TypeError:
         return str(getattr(path, "name", type(path).__name__))
+
+
+def _label_of(path: Any) -> str:
+    """The whole path, for other processes of this host to read."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        return _name_of(path)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
 class _Callable(types.ModuleType):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from solo._load import collection, memory, objects, paths, read
+from solo._load import collection, ledger, memory, objects, paths, read
 from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import inspect
 from solo._load.place import CPU, Placement
@@ -141,6 +141,9 @@ def _plan(args: Any) -> None:
         for name, row in memory.report(request.loaded).items():
             free = f", {memory.human(row['free'])} free" if row["free"] else ""
             print(f"{name}: {memory.human(row['loaded'])}{free}")
+        with ledger.opened() as book:
+            for line in book.lines() if book is not None else ():
+                print(f"beside it, {line}")
     files = sum(len(storages_to_read(table, request)) for table in tables)
     print(f"fits: {files} storages of {len(placed)} files")
 

@@ -72,8 +72,10 @@ def load_into(
     names, report.stripped = match(tables, tensors, strip_prefix)
     pairs = [Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names]
     _compare(report, tensors, names, pairs, tables, strict)
-    for table in tables:
-        _load_table(target, table, [p for p in pairs if p.table is table], request, report)
+    placed = _place_fresh(tables, pairs, request)
+    for table, placement in zip(tables, placed, strict=True):
+        own = [p for p in pairs if p.table is table]
+        _load_table(target, table, own, placement, request, report)
     report.loaded = [pair.name for pair in pairs]
     if isinstance(target, torch.nn.Module):
         everything = [*target.named_parameters(), *target.named_buffers()]
@@ -180,14 +182,29 @@ def _listed(code: str, words: str, names: list[str]) -> list[Problem]:
 # ---- data ----
 
 
+def _place_fresh(tables: list[Table], pairs: list[Pair], request: Request) -> list[Placement]:
+    """What has no memory yet is placed, and must fit, before anything is read."""
+    fresh = {id(table): {p.row for p in pairs if p.table is table and p.target.is_meta}
+             for table in tables}  # fmt: skip
+    if not any(fresh.values()):
+        return [Placement([CPU] * len(table.storages)) for table in tables]
+    request.storages = {id(table): read.storages_of(table, fresh[id(table)]) for table in tables}
+    return prepare(tables, request)
+
+
 def _load_table(
-    target: Any, table: Table, pairs: list[Pair], request: Request, report: Report
+    target: Any,
+    table: Table,
+    pairs: list[Pair],
+    placed: Placement,
+    request: Request,
+    report: Report,
 ) -> None:
     fresh = [p for p in pairs if p.target.is_meta]
     direct = [p for p in pairs if not p.target.is_meta and _fits(p)]
     chosen = {id(p) for p in (*fresh, *direct)}
     if fresh:
-        _replace(target, table, fresh, request)
+        _replace(target, table, fresh, placed, request)
     reads = []
     for pair in direct:
         row = table.tensors[pair.row]
@@ -250,9 +267,10 @@ def _stage(table: Table, pairs: list[Pair], request: Request, report: Report) ->
                 report.staged += pair.target.numel() * pair.target.element_size()
 
 
-def _replace(target: Any, table: Table, pairs: list[Pair], request: Request) -> None:
+def _replace(
+    target: Any, table: Table, pairs: list[Pair], placed: Placement, request: Request
+) -> None:
     """New tensors in the place of those on meta; tied ones stay tied."""
-    (placed,) = prepare([table], request)
     rows = sorted({pair.row for pair in pairs})
     cells = read.read_storages(table, placed, read.storages_of(table, rows), request.how)
     made = read.make_tensors(table, cells, rows)

@@ -14,6 +14,8 @@ from solo._load.errors import CheckpointError, Problem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from solo._load.ledger import Book
+
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 RESERVE = 1 << 30  # of a GPU: context, workspaces, fragments
 CGROUP = pathlib.Path("/sys/fs/cgroup")
@@ -75,8 +77,11 @@ def _cgroup_cache(usage_name: str) -> int:
 
 
 def device_free(device: torch.device) -> int:
+    """Bytes that a load may take there; what torch has cached and not given out counts as free."""
     if device.type == "cuda":
-        return max(0, torch.cuda.mem_get_info(device)[0] - RESERVE)
+        free = torch.cuda.mem_get_info(device)[0]
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return max(0, free + cached - RESERVE)
     if device.type == "cpu":
         return host_free()
     return 1 << 62
@@ -88,6 +93,7 @@ def check(
     path: str,
     memory_limit: int | str | None = None,
     gpu_memory_limit: int | str | None = None,
+    book: Book | None = None,
 ) -> None:
     """Raise if a device cannot take its part, with what is needed and what there is.
 
@@ -96,6 +102,7 @@ def check(
         path: for the message.
         memory_limit: bytes this load may take of the host; default ``SOLO_MEMORY``, else all.
         gpu_memory_limit: the same of each GPU.
+        book: what other processes have promised themselves is not free for this one.
     """
     limit = memory_limit if memory_limit is not None else os.environ.get("SOLO_MEMORY") or None
     problems = []
@@ -104,7 +111,7 @@ def check(
             continue
         device = torch.device(name)
         own = limit if device.type == "cpu" else gpu_memory_limit
-        free = device_free(device)
+        free = max(0, device_free(device) - _taken(book, device))
         allowed = free if own is None else min(free, parse_bytes(own))
         if count > allowed:
             cause = "are free" if own is None or free <= allowed else "are allowed"
@@ -113,6 +120,8 @@ def check(
                     "memory", f"{name} needs {human(count)}, {human(allowed)} {cause}", record=name
                 )
             )
+    holders = book.lines() if book is not None and problems else []
+    problems += [Problem("memory", f"beside it, {line}") for line in holders]
     if problems:
         raise CheckpointError(
             problems,
@@ -120,6 +129,13 @@ def check(
             fix="place a part elsewhere with device_map, leave it in the file with mode='mmap', "
             "or load less with only=",
         )
+
+
+def _taken(book: Book | None, device: torch.device) -> int:
+    """Bytes there that other loads of this host have promised themselves and not taken yet."""
+    if book is None:
+        return 0
+    return book.outstanding() if device.type == "cpu" else book.outstanding_on(str(device))
 
 
 def report(needed: Mapping[str, int]) -> dict[str, dict[str, int]]:

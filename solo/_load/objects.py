@@ -7,15 +7,18 @@ from the file in any other place than the tables below.
 
 from __future__ import annotations
 
+import _compat_pickle
 import collections
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from solo._load.errors import fail
+from solo._load.errors import CheckpointError, fail
 from solo._load.read import Cell, untyped
 from solo._load.table import Table, dtype_names, torch_dtype
 
@@ -206,6 +209,31 @@ def _values() -> dict[str, Any]:
     return out
 
 
+class Anything(Mapping[str, Any]):
+    """Every name that can be imported: for ``weights_only=False`` alone."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, rest = name.partition(".")
+        renamed = _compat_pickle.IMPORT_MAPPING.get(module, module)
+        try:
+            return pkgutil.resolve_name(f"{renamed}.{rest}")
+        except (ImportError, AttributeError, ValueError) as error:
+            raise fail(
+                "missing_package",
+                f"it names {name}, which cannot be imported here: {error}",
+                fix="install or import what defines it, or load with tensors_only=True",
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 class Builder:
     """Makes one file's object from its values and tensors."""
 
@@ -226,6 +254,8 @@ class Builder:
             return self.table.index.build(
                 tensors, self.storage, self.resolve, self.call, self.state
             )
+        except CheckpointError:
+            raise
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as error:
             raise fail(
                 "damaged",
@@ -302,6 +332,18 @@ def allowed_names(safe_globals: SafeGlobals) -> dict[str, Any]:
             raise fail("argument", f"{name} is never safe to call from a file")
         out[name] = value
     return out
+
+
+def anything(path: Any) -> Mapping[str, Any]:
+    """For ``weights_only=False``, unless the environment forbids it."""
+    if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "").lower() in ("1", "y", "yes", "true"):
+        raise fail(
+            "argument",
+            "weights_only=False, and TORCH_FORCE_WEIGHTS_ONLY_LOAD forbids it here",
+            path=str(path),
+            fix="safe_globals=[...] allows names that you know",
+        )
+    return Anything()
 
 
 TIED = "solo.tied"  # {alias: name} in a safetensors file's metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from solo._load import auto_map, memory, optimizer, place, read
+from solo._load import auto_map, ledger, memory, optimizer, place, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.objects import Builder
 from solo._load.place import DeviceMap, MapLocation, Placement
@@ -28,7 +29,7 @@ class Request:
 
     options: Options
     how: How
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     map_location: MapLocation = None
     device_map: DeviceMap = None
     max_memory: Mapping[str, int | str] | None = None
@@ -41,6 +42,8 @@ class Request:
     gpu_memory_limit: int | str | None = None
     storage_options: dict[str, Any] | None = None
     loaded: dict[str, int] = field(default_factory=dict)  # bytes by device, of all files
+    storages: Mapping[int, list[int]] | None = None  # by id of a table, of load_into: those alone
+    claim: ledger.Claim | None = None  # None: nothing is loaded, as by ``plan``
 
 
 def chooser(only: Only) -> Callable[[str], bool] | None:
@@ -98,6 +101,8 @@ def placements(tables: Sequence[Table], request: Request) -> list[Placement]:
 
 def storages_to_read(table: Table, request: Request) -> list[int]:
     """With everything wanted, also storages that no tensor of the table is made of."""
+    if request.storages is not None:
+        return request.storages.get(id(table), [])
     rows = select(table, request)
     if rows is None:
         return list(range(len(table.storages)))
@@ -125,12 +130,19 @@ def prepare(tables: Sequence[Table], request: Request) -> list[Placement]:
         for note in placement.notes:
             log.warning("%s: %s", table.source.name, note)
     request.loaded = needed(tables, placed, request)
-    memory.check(
-        request.loaded,
-        path=tables[0].source.name,
-        memory_limit=request.memory_limit,
-        gpu_memory_limit=request.gpu_memory_limit,
-    )
+    host = sum(count for name, count in request.loaded.items() if name != place.DISK)
+    limited = request.memory_limit is not None or request.gpu_memory_limit is not None
+    worth = limited or host >= ledger.SMALL_BYTES
+    with ledger.opened() if worth else contextlib.nullcontext() as book:
+        memory.check(
+            request.loaded,
+            path=tables[0].source.name,
+            memory_limit=request.memory_limit,
+            gpu_memory_limit=request.gpu_memory_limit,
+            book=book,
+        )
+        if book is not None and request.claim is not None:
+            request.claim.enter(book, request.loaded)
     return placed
 
 

@@ -228,3 +228,53 @@ def test_tensors_only_keeps_strangers_as_placeholders(tmp_path: pathlib.Path) ->
     assert torch.equal(loaded["x"], torch.ones(2))
     assert loaded["evil"].name == "builtins.exec"
     assert not mark.exists()
+
+
+# ---- torch.load's own words ----
+
+
+def test_mmap_is_the_word_of_torch_for_the_mode(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed({"x": torch.arange(5)}))
+    for mmap in (True, False):
+        assert torch.equal(solo.load(path, mmap=mmap)["x"], torch.arange(5))
+    assert solo.load(path, mmap=True, memory_limit=1)["x"].sum() == 10
+    with pytest.raises(solo.CheckpointError):
+        solo.load(path, mmap=False, memory_limit=1)
+
+
+def test_whole_modules_are_loaded_by_explicit_word_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.5))
+    for name, options in FORMATS.items():
+        path = write(tmp_path, f"{name}.pt", packed({"net": module, "epoch": 3}, **options))
+        with pytest.raises(solo.CheckpointError) as caught:
+            solo.load(path)
+        assert caught.value.reason == "unsafe"
+        loaded = solo.load(path, weights_only=False)
+        assert type(loaded["net"]) is torch.nn.Sequential and loaded["epoch"] == 3
+        one = torch.ones(3)
+        assert torch.equal(loaded["net"].eval()(one), module.eval()(one))
+        assert_same(dict(loaded["net"].state_dict()), dict(module.state_dict()))
+        assert isinstance(loaded["net"][0].weight, torch.nn.Parameter)
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    with pytest.raises(solo.CheckpointError, match="forbids it"):
+        solo.load(path, weights_only=False)
+
+
+def test_a_class_that_cannot_be_imported_is_named(tmp_path: pathlib.Path) -> None:
+    pickled = load_files.pickled_globals(("my.model", "Net"))
+    path = write(tmp_path, "x.pt", load_files.with_pickle(packed({}), pickled))
+    with pytest.raises(solo.CheckpointError, match=r"my\.model\.Net, which cannot be imported"):
+        solo.load(path, weights_only=False)
+
+
+def test_the_unsafe_unpickler_is_never_the_environments_choice(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    mark = tmp_path / "ran"
+    path = write(tmp_path, "x.pt", packed({"x": load_files.Evil(mark)}))
+    with pytest.raises(solo.CheckpointError):
+        solo.load(path)
+    assert not mark.exists()
