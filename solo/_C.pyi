@@ -149,6 +149,7 @@ class Checkpoint:
         allow_trailing: bool = False,
         allow_expanded: bool = False,
         pickle_only: int = 0,
+        constants: int = 0,
         metadata_max: int = 0,
         tensors_max: int = 0,
         depth_max: int = 0,

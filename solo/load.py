@@ -21,12 +21,14 @@ from solo._load import accounting, collection, into, objects, ranks
 from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import Inspection, inspect
 from solo._load.ledger import release
+from solo._load.materialize import materialize
 from solo._load.objects import Placeholder
 from solo._load.place import DeviceMap, MapLocation
 from solo._load.progress import Progress
 from solo._load.quiet import no_collection
 from solo._load.read import How
 from solo._load.save import save
+from solo._load.script import load_script
 from solo._load.single import Only, Request
 from solo._load.stable import when_stable
 from solo._load.table import Options
@@ -42,6 +44,8 @@ __all__ = [
     "inspect",
     "load",
     "load_into",
+    "load_script",
+    "materialize",
     "release",
     "save",
 ]

@@ -255,7 +255,7 @@ void solo_ckpt_value_get(const struct solo_ckpt *ckpt, uint64_t value, struct so
         break;
     case SOLO_CKPT_TENSOR:
     case SOLO_CKPT_STORAGE:
-        out->integer = (int64_t)value_index(value);
+        out->integer = (uint32_t)value_index(value); /* above it is a storage's view */
         break;
     case SOLO_CKPT_FLOAT:
         out->number = number_of(pickle, value);

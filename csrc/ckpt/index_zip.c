@@ -87,8 +87,12 @@ static int read_small(struct solo_ckpt *ckpt, const char *name, char out[SMALL_B
     const struct solo_ckpt_record *record = zip_find(&ckpt->zip, name, strlen(name));
     uint8_t *room = NULL, *data = NULL;
     out[0] = 0;
-    if (!record || record->bytes >= SMALL_BYTES) {
+    if (!record) {
         return 0;
+    }
+    if (record->bytes >= SMALL_BYTES) {
+        return FAULT(&ckpt->faults, SOLO_CKPT_DAMAGED, record->header_offset,
+                     "record %s has %" PRIu64 " bytes, which is no such text", name, record->bytes);
     }
     int rc = read_record(ckpt, record, &room, &data);
     if (!data) {
@@ -134,12 +138,14 @@ static int read_info(struct solo_ckpt *ckpt)
 static int read_pickle(struct solo_ckpt *ckpt)
 {
     const struct solo_ckpt_record *record = zip_find(&ckpt->zip, "data.pkl", 8);
+    const struct solo_ckpt_record *constants = zip_find(&ckpt->zip, "constants.pkl", 13);
+    record = ckpt->options.constants ? constants : record;
     if (!record) {
         ckpt->info.kind = SOLO_CKPT_ZIP;
         return FAULT(&ckpt->faults, SOLO_CKPT_UNSUPPORTED, 0,
                      "a zip archive without data.pkl: not written by torch.save");
     }
-    if (zip_find(&ckpt->zip, "constants.pkl", 13)) {
+    if (constants) {
         ckpt->info.kind = SOLO_CKPT_TORCHSCRIPT;
         ckpt->options.placeholders = 1; /* its classes are code, which is not run here */
     }
@@ -161,20 +167,23 @@ static int read_pickle(struct solo_ckpt *ckpt)
 
 static void join_storage(struct solo_ckpt *ckpt, struct solo_ckpt_storage *storage)
 {
-    char name[128] = "data/";
+    const char *folder = ckpt->options.constants ? "constants/" : "data/";
+    size_t folder_bytes = strlen(folder);
+    char name[128];
     const struct solo_ckpt_record *record = NULL;
-    if (storage->key_bytes < sizeof name - 5) {
-        memcpy(name + 5, storage->key, storage->key_bytes);
-        record = zip_find(&ckpt->zip, name, 5 + storage->key_bytes);
+    if (storage->key_bytes < sizeof name - folder_bytes) {
+        memcpy(name, folder, folder_bytes);
+        memcpy(name + folder_bytes, storage->key, storage->key_bytes);
+        record = zip_find(&ckpt->zip, name, folder_bytes + storage->key_bytes);
     }
     if (!record) {
-        FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0, "record data/%s is missing",
+        FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0, "record %s%s is missing", folder,
               faults_name(storage->key, storage->key_bytes));
         return;
     }
     if (record->bytes != storage->bytes) {
         FAULT(&ckpt->faults, SOLO_CKPT_MISMATCH, record->header_offset,
-              "record data/%s has %" PRIu64 " bytes, its tensors need %" PRIu64,
+              "record %s%s has %" PRIu64 " bytes, its tensors need %" PRIu64, folder,
               faults_name(storage->key, storage->key_bytes), record->bytes, storage->bytes);
         return;
     }

@@ -24,7 +24,7 @@ void pickle_free(struct pickle *pickle)
 {
     struct grown *all[] = {&pickle->words,   &pickle->stack,    &pickle->memo,    &pickle->marks,
                            &pickle->globals, &pickle->storages, &pickle->tensors, &pickle->shapes,
-                           &pickle->texts,   &pickle->names};
+                           &pickle->texts,   &pickle->names,    &pickle->views};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         grown_free(all[i]);
     }

@@ -47,6 +47,9 @@ static inline int64_t value_int(uint64_t value)
     return (int64_t)value >> VALUE_BITS;
 }
 
+/* A storage's value: its row, and above that 1 + the index of a view, or 0. */
+#define VIEW_SHIFT 32u
+
 /* In words: a tuple is [count, items...]. Others begin with [first run, last run, flags]; a
  * run is [next, count, items...]; a call goes on with [function, arguments, state]. */
 #define NODE_FIRST     0
@@ -83,6 +86,11 @@ struct pickle_global {
     uint32_t dtype;
 };
 
+/* A storage that is a part of another, in elements (torch before 0.4). */
+struct pickle_view {
+    uint64_t first, count;
+};
+
 struct pickle {
     const uint8_t *bytes; /* borrowed while the values are used */
     size_t size, at;
@@ -93,6 +101,7 @@ struct pickle {
     struct grown words, stack, memo, marks; /* uint64_t */
     struct grown globals;                   /* struct pickle_global */
     struct grown storages;                  /* struct solo_ckpt_storage, without offsets */
+    struct grown views;                     /* struct pickle_view */
     struct grown tensors;                   /* struct solo_ckpt_tensor, see pickle_finish */
     struct grown shapes;                    /* uint64_t */
     struct grown texts;                     /* char */

@@ -231,6 +231,22 @@ static int add_storage(struct pickle *pickle, const struct solo_ckpt_storage *st
     return 0;
 }
 
+/* (key, first, count): a part of the storage, which stays one with its other parts. */
+static int add_view(struct pickle *pickle, uint64_t description, uint64_t elements, uint64_t *value)
+{
+    const uint64_t *items = NULL;
+    if (pickle_tuple(pickle, description, &items) != 3 || !is_count(items[1]) ||
+        !is_count(items[2]) ||
+        add_capped((uint64_t)value_int(items[1]), (uint64_t)value_int(items[2])) > elements) {
+        return wrong(pickle, "a storage's view does not lie inside it");
+    }
+    TRY(grow(&pickle->views, 1, sizeof(struct pickle_view)));
+    struct pickle_view *view = (struct pickle_view *)pickle->views.items + pickle->views.count++;
+    *view = (struct pickle_view){(uint64_t)value_int(items[1]), (uint64_t)value_int(items[2])};
+    *value |= (uint64_t)pickle->views.count << (VALUE_BITS + VIEW_SHIFT);
+    return 0;
+}
+
 /* ("storage", type, key, location, element count[, view]) */
 int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
 {
@@ -248,10 +264,7 @@ int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
         !is_text(items[3]) || !is_count(items[4])) {
         return wrong(pickle, "a persistent id is not that of a storage");
     }
-    if (count > 5 && value_type(items[5]) != SOLO_CKPT_NIL) {
-        return FAULT(pickle->faults, SOLO_CKPT_UNSUPPORTED, pickle->base + pickle->at,
-                     "storage views (written by torch before 0.4) are not read here");
-    }
+    uint64_t view = count > 5 ? items[5] : value_of(SOLO_CKPT_NIL, 0);
     const struct pickle_global *type = pickle_global(pickle, items[1]);
     if (type->id != GLOBAL_STORAGE) {
         return wrong(pickle, "a storage has a type that is none");
@@ -270,7 +283,8 @@ int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
                      "storage %s of %" PRIu64 " elements is far larger than the file",
                      faults_name(storage.key, storage.key_bytes), elements);
     }
-    return add_storage(pickle, &storage, out);
+    TRY(add_storage(pickle, &storage, out));
+    return value_type(view) == SOLO_CKPT_NIL ? 0 : add_view(pickle, view, elements, out);
 }
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -333,6 +347,22 @@ static int check_reach(struct pickle *pickle, const struct solo_ckpt_tensor *ten
     return 0;
 }
 
+/* A tensor of a view begins where the view does, and stays inside it. */
+static int take_view(struct pickle *pickle, uint64_t storage, uint64_t last, uint64_t elements,
+                     struct solo_ckpt_tensor *tensor)
+{
+    uint64_t index = value_index(storage) >> VIEW_SHIFT;
+    if (!index) {
+        return 0;
+    }
+    const struct pickle_view *view = (struct pickle_view *)pickle->views.items + index - 1;
+    if (elements && add_capped(add_capped(tensor->first, last), 1) > view->count) {
+        return wrong(pickle, "a tensor reaches beyond its storage's view");
+    }
+    tensor->first = add_capped(tensor->first, view->first);
+    return 0;
+}
+
 /* (storage, first, sizes, strides[, requires_grad, hooks[, dtype][, metadata]]) */
 static int add_tensor(struct pickle *pickle, enum global_id id, uint64_t arguments, uint64_t *out)
 {
@@ -362,6 +392,7 @@ static int add_tensor(struct pickle *pickle, enum global_id id, uint64_t argumen
     }
     uint64_t last = 0, elements = 0;
     TRY(take_shape(pickle, items[2], items[3], &tensor, &last, &elements));
+    TRY(take_view(pickle, items[0], last, elements, &tensor));
     TRY(check_reach(pickle, &tensor, last, elements));
     if (pickle->tensors.count >= pickle->options->tensors_max) {
         return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,

@@ -27,6 +27,7 @@ static const char *const names[SOLO_CKPT_KIND_COUNT] = {
     [SOLO_CKPT_HDF5] = "HDF5",
     [SOLO_CKPT_NUMPY] = "NumPy array",
     [SOLO_CKPT_IMAGE] = "picture",
+    [SOLO_CKPT_ONNX] = "ONNX",
     [SOLO_CKPT_EMPTY] = "empty",
     [SOLO_CKPT_ZEROS] = "zero-filled",
 };
@@ -75,6 +76,13 @@ static bool is_safetensors(struct head head, uint64_t file_size)
         return head.size >= 10 && head.bytes[8] == '{' && head.bytes[9] == '"';
     }
     return head.bytes[8] == '{' || head.bytes[8] == ' ';
+}
+
+/* ir_version, then a text field: the head of an ONNX model, which has no magic number. */
+static bool is_onnx(struct head head)
+{
+    return head.size > 5 && head.bytes[0] == 0x08 && head.bytes[1] < 64 && head.bytes[2] == 0x12 &&
+           head.bytes[3] < 64 && (head.bytes[4] | 0x20) >= 'a' && (head.bytes[4] | 0x20) <= 'z';
 }
 
 static bool all_zero(struct head head)
@@ -142,5 +150,5 @@ enum solo_ckpt_kind solo_ckpt_sniff(const void *bytes, size_t size, uint64_t fil
     if (begins_without_case(head, "{") || begins_without_case(head, "[")) {
         return SOLO_CKPT_JSON;
     }
-    return SOLO_CKPT_UNKNOWN;
+    return is_onnx(head) ? SOLO_CKPT_ONNX : SOLO_CKPT_UNKNOWN;
 }

@@ -34,6 +34,7 @@ enum solo_ckpt_kind {
     SOLO_CKPT_HDF5,
     SOLO_CKPT_NUMPY,
     SOLO_CKPT_IMAGE,
+    SOLO_CKPT_ONNX,
     SOLO_CKPT_EMPTY,
     SOLO_CKPT_ZEROS, /* nothing but zero bytes where a head and a tail should be */
     SOLO_CKPT_KIND_COUNT,
@@ -86,6 +87,7 @@ struct solo_ckpt_options {
     int allow_trailing;         /* 1: bytes after the end of a safetensors file are fine */
     int allow_expanded;         /* 1: no limit on tensors larger than their storage */
     int pickle_only;            /* 1: the source is a bare pickle, whatever it begins with */
+    int constants;              /* 1: of TorchScript the constants of its code, not its tensors */
 };
 
 #define SOLO_CKPT_NONE UINT64_MAX

@@ -89,17 +89,18 @@ static int open_source(PyObject *from, unsigned long long base, unsigned long lo
 
 static PyObject *checkpoint_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"source",       "base",           "size",           "allowed",
-                            "placeholders", "allow_trailing", "allow_expanded", "pickle_only",
-                            "metadata_max", "tensors_max",    "depth_max",      NULL};
+    static char *names[] = {
+        "source",         "base",           "size",        "allowed",   "placeholders",
+        "allow_trailing", "allow_expanded", "pickle_only", "constants", "metadata_max",
+        "tensors_max",    "depth_max",      NULL};
     struct solo_ckpt_options options = {.size = sizeof options};
     PyObject *from, *allowed = NULL;
     unsigned long long base = 0, size = 0, metadata_max = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|KKO!ppppKII:Checkpoint", names, &from,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|KKO!pppppKII:Checkpoint", names, &from,
                                      &base, &size, &PyTuple_Type, &allowed, &options.placeholders,
                                      &options.allow_trailing, &options.allow_expanded,
-                                     &options.pickle_only, &metadata_max, &options.tensors_max,
-                                     &options.depth_max)) {
+                                     &options.pickle_only, &options.constants, &metadata_max,
+                                     &options.tensors_max, &options.depth_max)) {
         return NULL;
     }
     options.metadata_max = metadata_max;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from solo._load import dcp, paths
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.single import Request, content, load_single, nothing_selected, prepare
 from solo._load.source import Source
-from solo._load.table import Table, open_table
+from solo._load.table import Options, Table, open_table
 
 if TYPE_CHECKING:
     from solo._load.paths import Found, Where
@@ -52,10 +53,12 @@ def load_any(where: Where, request: Request) -> Any:
     )
     opened = open_found(found, request)
     if isinstance(opened, Shards):
-        return _load_shards(opened, request)
-    result = load_single(opened, request)
+        result: Any = _load_shards(opened, request)
+    else:
+        result = load_single(opened, request)
     if found.stream is not None:  # as torch.load leaves it: behind what was read
-        found.stream.seek(found.base + _end_of(opened))
+        table = opened.tables[0] if isinstance(opened, Shards) else opened
+        found.stream.seek(found.base + _end_of(table))
     return result
 
 
@@ -85,8 +88,23 @@ def open_found(found: Found, request: Request) -> Table | Shards:
     table = open_table(source, options, base=found.base)
     expected = EXPECTED.get(os.path.splitext(source.name)[1])
     if expected and expected != table.kind:
-        log.info("%s: the content is %s whatever the name says", source.name, table.kind)
+        log.info(
+            "%s: the content is %s, whatever the name says: loading it as that",
+            source.name,
+            table.kind,
+        )
+    if table.kind == "TorchScript":
+        constants = _constants_of(table, options)
+        return Shards(source.name, [table, constants]) if constants.names else table
     return table
+
+
+def _constants_of(table: Table, options: Options) -> Table:
+    """The tensors that the code of a TorchScript archive holds, under the names it has for them."""
+    limits = {**options.limits, "constants": 1}
+    of = open_table(table.source, dataclasses.replace(options, limits=limits), base=table.base)
+    of.names = [name._replace(name=f"CONSTANTS.c{name.name}", key_at=0) for name in of.names]
+    return of
 
 
 def _is_json(source: Source) -> bool:

@@ -17,12 +17,13 @@ import torch
 from solo import _C
 from solo._load import optimizer, paths
 from solo._load.dcp_metadata import Chunk, Item, read_metadata
-from solo._load.errors import CheckpointError, Problem, fail
+from solo._load.errors import CheckpointError, Problem, fail, read_error
 from solo._load.objects import Builder
 from solo._load.place import CPU, Placement
 from solo._load.read import How, make_tensors, read_storages
 from solo._load.source import DIRECT, LocalSource, Read, Source
 from solo._load.table import NameRow, Options, StorageRow, Table, TensorRow, dtypes, open_table
+from solo.errors import SoloError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -229,7 +230,10 @@ class Chunks:
     def _run(self, source: LocalSource, wanted: list[tuple[Read, int, str]], how: How) -> None:
         reads = [read for read, _, _ in wanted]
         direct = DIRECT[how.direct]
-        _C.read(source.file, None, reads, how.threads, direct, False, 0, how.verify, how.tick)
+        try:
+            _C.read(source.file, None, reads, how.threads, direct, False, 0, how.verify, how.tick)
+        except SoloError as error:
+            raise read_error(source.name, error) from error
         for (_, size, address, _), crc, name in wanted if how.verify else ():
             if crc and _C.crc32_at(address, size) != crc:
                 raise fail(

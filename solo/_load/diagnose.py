@@ -52,6 +52,7 @@ NOT_A_CHECKPOINT = {
     "GGUF": ("gguf-py (pip install gguf) reads it", "GGUF, the format of llama.cpp"),
     "HDF5": ("h5py reads it", "HDF5 (Keras, or h5py)"),
     "NumPy array": ("numpy.load reads it", "a NumPy array"),
+    "ONNX": ("onnx.load reads it", "an ONNX model"),
     "picture": ("download it again: this is another file", "a picture"),
     "JSON": ("pass the directory, or the weights that lie beside it", "JSON text"),
     "pickle": (

@@ -10,6 +10,7 @@ from solo.errors import SoloError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SYSTEM_CODE = -3  # libsolo's, of a system call that failed
 SHOWN = 12  # problems in one message; the rest is counted
 
 
@@ -91,3 +92,18 @@ def fail(
 ) -> CheckpointError:
     """An error of one problem, to be raised by the caller."""
     return CheckpointError(Problem(code, text, record=record), path=path, fix=fix)
+
+
+def read_error(path: str, error: Exception) -> Exception:
+    """What libsolo says of reading a file, as the exception that callers know."""
+    text = str(error)
+    code = getattr(error, "code", 0)
+    if isinstance(error, CheckpointError):
+        return error
+    if "changed while it was read" in text or "became shorter" in text:
+        return fail("changed", text, path=path, fix="wait until its writer has finished")
+    if code == CheckpointError.code:
+        return fail("mismatch", text, path=path, fix="do not trust this file")
+    if code == SYSTEM_CODE:
+        return fail("io", text, path=path, fix="look at the disk or the network")
+    return error

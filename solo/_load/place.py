@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from solo._load.errors import CheckpointError, Problem, fail
 
 if TYPE_CHECKING:
     from solo._load.table import Table
+
+log = logging.getLogger("solo.load")
 
 Device = str | int | torch.device
 MapLocation = None | Device | Mapping[str, Device] | Callable[[Any, str], Any]
@@ -102,6 +105,7 @@ def _cuda_device(device: torch.device) -> torch.device:
     index = device.index
     if index is None:
         index = _local_cuda(count)
+        log.info("'cuda' is cuda:%d in this process", index)
     if index >= count:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         renumbered = f" (CUDA_VISIBLE_DEVICES={visible} renumbers them from 0)" if visible else ""

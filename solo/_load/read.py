@@ -7,6 +7,7 @@ their pages back when the last tensor of them is gone.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from solo import _C
-from solo._load.errors import CheckpointError, Problem, fail
+from solo._load.errors import CheckpointError, Problem, fail, read_error
 from solo._load.place import DISK, Placement
 from solo._load.stage import RING_BYTES, to_device
 from solo._load.table import Table, dtype_bits, dtype_names, torch_dtype
 
 if TYPE_CHECKING:
     from solo._load.source import Read, Tick
+
+log = logging.getLogger("solo.load")
 
 BLOCK = 4096  # what direct reads and pages are aligned to
 SLICE_BYTES = 1 << 20  # storages from here on free their own pages
@@ -203,22 +206,9 @@ def run(table: Table, reads: list[Read], how: How, arena: memoryview | None) -> 
     except CheckpointError:
         raise
     except Exception as error:
-        raise _read_error(table, error) from error
+        raise read_error(table.source.name, error) from error
     if wrong:
         raise checksum_error(table, wrong)
-
-
-def _read_error(table: Table, error: Exception) -> BaseException:
-    text = str(error)
-    if "changed while it was read" in text or "became shorter" in text:
-        return fail(
-            "changed", text, path=table.source.name, fix="wait until its writer has finished"
-        )
-    if getattr(error, "code", 0) == -15:
-        return fail("mismatch", text, path=table.source.name, fix="do not trust this file")
-    if getattr(error, "code", 0) == -3:
-        return fail("io", text, path=table.source.name, fix="look at the disk or the network")
-    return error
 
 
 def checksum_error(table: Table, wrong: list[int]) -> CheckpointError:
@@ -276,6 +266,7 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
     source = table.source
     file = getattr(source, "file", None)
     if file is None or not table.mappable:
+        log.info("%s is not mapped but copied: %s", source.name, _why_not_mapped(table))
         return _copy(table, rows, how)
     align = alignments(table)
     mappable = [
@@ -288,7 +279,8 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
     ]
     try:
         arena = _C.Arena(source.size, 0, file) if mappable else None
-    except Exception:  # ENODEV of some file systems
+    except Exception as error:  # ENODEV of some file systems
+        log.info("%s is not mapped but copied: %s", source.name, error)
         return _copy(table, rows, how)
     cells: dict[int, Cell] = {}
     view = memoryview(arena) if arena is not None else None
@@ -299,11 +291,26 @@ def _map(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
             try:
                 table.index.local_check(r, view[table.base + header : at])
             except Exception as error:
-                raise _read_error(table, error) from error
+                raise read_error(table.source.name, error) from error
         cells[r] = (arena, at)
     rest = [r for r in rows if r not in cells]
+    if any(table.storages[r].bytes for r in rest):
+        log.info(
+            "%s: %d storages are not mapped but copied: compressed, of the other byte order, or "
+            "not aligned in the file as their dtype needs (the legacy format aligns nothing)",
+            source.name,
+            len(rest),
+        )
     cells.update(_copy(table, rest, how))
     return cells
+
+
+def _why_not_mapped(table: Table) -> str:
+    if table.chunks is not None:
+        return "a DCP directory keeps tensors in pieces"
+    if getattr(table.source, "file", None) is None:
+        return "it is no file of this machine"
+    return f"it lies on {table.source.filesystem}, where a mapping is slow or can hang"
 
 
 # ---- after reading ----

@@ -7,11 +7,12 @@ import io
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from solo import _C
-from solo._load.errors import fail
+from solo._load.errors import CheckpointError, fail, read_error
 from solo.errors import SoloError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Read = tuple[int, int, int, int]  # offset, bytes, address, storage or -1
 Tick = Callable[[int, int, int], None]
 
+FETCH_ATTEMPTS = 3  # of one range: stores fail now and then
+RETRY_S = 0.2  # before the second, then twice that
 RANGE_BYTES = 16 << 20  # of one request to an object store
 REMOTE_THREADS = 8
 EDGE_BYTES = 256 << 10  # of head and tail that are fetched at once and kept
@@ -39,16 +42,19 @@ class Source:
 
     def checkpoint(self, options: Options, base: int = 0, size: int = 0) -> _C.Checkpoint:
         """The index of the checkpoint in these bytes, or in a part of them."""
-        return _C.Checkpoint(
-            self._indexed(),
-            base,
-            size or self.size - base,
-            options.allowed,
-            options.placeholders,
-            options.allow_trailing,
-            options.allow_expanded,
-            **options.limits,
-        )
+        try:
+            return _C.Checkpoint(
+                self._indexed(),
+                base,
+                size or self.size - base,
+                options.allowed,
+                options.placeholders,
+                options.allow_trailing,
+                options.allow_expanded,
+                **options.limits,
+            )
+        except SoloError as error:
+            raise read_error(self.name, error) from error
 
     def _indexed(self) -> Any:
         return self.read
@@ -84,7 +90,10 @@ class LocalSource(Source):
         self.network = bool(network)
 
     def read(self, offset: int, size: int) -> bytes:
-        return self.file.read(offset, size)
+        try:
+            return self.file.read(offset, size)
+        except SoloError as error:
+            raise read_error(self.name, error) from error
 
     def _indexed(self) -> Any:
         return self.file
@@ -143,6 +152,13 @@ class RangeSource(Source):
 
     def _exactly(self, offset: int, size: int) -> bytes:
         data = self._fetch(offset, size) if size else b""
+        if len(data) > size:
+            raise fail(
+                "unsupported",
+                f"{len(data)} bytes came where {size} were asked for: the server knows no ranges",
+                path=self.name,
+                fix="download it whole, and load the copy",
+            )
         if len(data) != size:
             raise fail(
                 "truncated",
@@ -295,14 +311,29 @@ def of_url(url: str, storage_options: dict[str, Any] | None, threads: int) -> So
         size = system.size(path)
     except FileNotFoundError:
         raise fail("not_found", "there is no such object", path=url) from None
+    except Exception as error:  # each store has its own kinds
+        raise _unreachable(url, error) from error
     if size is None:
         raise fail("unsupported", "the server does not say how large it is", path=url)
-    return RangeSource(
-        url,
-        int(size),
-        lambda at, count: system.cat_file(path, start=at, end=at + count),
-        threads or REMOTE_THREADS,
-    )
+
+    def fetch(at: int, count: int) -> bytes:
+        for attempt in range(FETCH_ATTEMPTS):
+            try:
+                data: bytes = system.cat_file(path, start=at, end=at + count)
+            except Exception as error:
+                if attempt + 1 == FETCH_ATTEMPTS:
+                    raise _unreachable(url, error) from error
+                time.sleep(RETRY_S * 2**attempt)
+            else:
+                break
+        return data
+
+    return RangeSource(url, int(size), fetch, threads or REMOTE_THREADS)
+
+
+def _unreachable(url: str, error: Exception) -> CheckpointError:
+    text = str(error) or type(error).__name__
+    return fail("io", text, path=url, fix="see whether the store answers, and with these rights")
 
 
 def _package(scheme: str) -> str:

@@ -6,6 +6,7 @@ that was asked for is touched.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,10 +52,19 @@ class Ring:
             self.stream.synchronize()
 
 
+def unified(device: torch.device) -> bool:
+    """Whether the device's memory is the host's: there the page cache would be a second copy."""
+    if device.type != "cuda":
+        return False
+    return bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
+
+
 def to_device(table: Table, rows: list[int], device: torch.device, how: How) -> dict[int, Cell]:
     """Read these storages to a device, in pieces that fit the ring."""
     from solo._load import read
 
+    if unified(device):
+        how = dataclasses.replace(how, direct="always")
     cells: dict[int, Cell] = {}
     targets: dict[int, torch.Tensor] = {}
     plain = []

@@ -173,6 +173,43 @@ class Evil:
         return (exec, (f"open({self.mark!r}, 'w')",))
 
 
+class _Part:
+    """A view of the only storage of a file of torch before 0.4, as a tensor."""
+
+    def __init__(self, view: Any, count: int) -> None:
+        self.view = view
+        self.count = count
+
+    def __reduce__(self) -> Any:
+        arguments = (_Storage(self.view), 0, (self.count,), (1,), False, OrderedDict())
+        return (torch._utils._rebuild_tensor_v2, arguments)
+
+
+class _Storage:
+    def __init__(self, view: Any) -> None:
+        self.view = view
+
+
+def legacy_with_views(view: Any = ("v", 5, 2)) -> bytes:
+    """Three tensors of one storage of 8 floats: all of it, its head, and what view says."""
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            if isinstance(obj, _Storage):
+                return ("storage", torch.FloatStorage, "root", "cpu", 8, obj.view)
+            return None
+
+    obj = {"whole": _Part(None, 8), "head": _Part(("h", 0, 3), 3), "tail": _Part(view, 2)}
+    out = io.BytesIO()
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+    for header in (0x1950A86A20F9469CFC6C, 1001, system):
+        pickle.dump(header, out, 2)
+    Pickler(out, 2).dump(obj)
+    pickle.dump(["root"], out, 2)
+    out.write((8).to_bytes(8, "little") + struct.pack("<8f", *range(8)))
+    return out.getvalue()
+
+
 def save_dcp(obj: dict[str, Any], path: pathlib.Path) -> None:
     import torch.distributed.checkpoint as dcp
 

@@ -230,6 +230,32 @@ def test_tensors_only_keeps_strangers_as_placeholders(tmp_path: pathlib.Path) ->
     assert not mark.exists()
 
 
+def test_storage_views_of_torch_before_0_4_are_read(tmp_path: pathlib.Path) -> None:
+    """Parts of one storage, each with a key of its own: they go on sharing its memory."""
+    path = write(tmp_path, "old.pt", load_files.legacy_with_views())
+    loaded = solo.load(path)
+    assert loaded["head"].tolist() == [0.0, 1.0, 2.0]
+    assert loaded["tail"].tolist() == [5.0, 6.0] and loaded["whole"].numel() == 8
+    loaded["tail"][0] = -1
+    assert loaded["whole"][5] == -1
+    theirs = as_torch(path)
+    assert all(torch.equal(theirs[n], solo.load(path)[n]) for n in theirs)
+
+
+@pytest.mark.parametrize("view", [("v", 6, 3), ("v", -1, 2), ("v", 1), ("v", 2**62, 2**62), 7])
+def test_storage_views_outside_their_storage_are_refused(tmp_path: pathlib.Path, view: Any) -> None:
+    path = write(tmp_path, "old.pt", load_files.legacy_with_views(view))
+    with pytest.raises(solo.CheckpointError) as caught:
+        solo.load(path)
+    assert caught.value.reason == "damaged"
+
+
+def test_a_tensor_outside_its_storage_view_is_refused(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "old.pt", load_files.legacy_with_views(("v", 5, 1)))
+    with pytest.raises(solo.CheckpointError, match="beyond its storage's view"):
+        solo.load(path)
+
+
 # ---- torch.load's own words ----
 
 

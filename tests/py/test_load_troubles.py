@@ -94,6 +94,37 @@ def test_an_int_is_a_cuda_index(tmp_path: pathlib.Path) -> None:
     )
 
 
+def test_loading_touches_no_device_outside_the_plan(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one costs a context of hundreds of megabytes."""
+
+    def touched(*args: Any) -> Any:
+        raise AssertionError("a device was touched")
+
+    for name in ("current_device", "mem_get_info", "_lazy_init", "set_device", "device"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    path = write(tmp_path, "x.pt", saved_on("cuda:0"))
+    assert solo.load(path)["head"].device.type == "cpu"
+    assert solo.load(path, {"cuda:0": "meta"})["head"].is_meta
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    from solo._load import place
+
+    assert place.device_of(1) == torch.device("cuda:1")
+
+
+def test_a_wrapper_subclass_does_not_keep_the_saved_device(tmp_path: pathlib.Path) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    pair = TwoTensor(torch.ones(3), torch.zeros(3))
+    data = saved_on("cuda:0", {"pair": pair})
+    with torch.serialization.safe_globals([TwoTensor]):
+        loaded = solo.load(write(tmp_path, "x.pt", data))["pair"]
+    assert loaded.device.type == "cpu" and loaded.a.device.type == "cpu"
+    assert torch.equal(loaded.a, torch.ones(3)) and torch.equal(loaded.b, torch.zeros(3))
+
+
 # ---- broken files ----
 
 
@@ -137,10 +168,11 @@ def test_truncated_legacy_files_say_so(tmp_path: pathlib.Path, share: float) -> 
         (b"\x89HDF\r\n\x1a\n" + bytes(50), "format", "HDF5"),
         (b"\xff\xd8\xff\xe0" + bytes(50), "format", "a picture"),
         (b"\x93NUMPY" + bytes(50), "format", "NumPy"),
+        (b"\x08\x07\x12\x07pytorch\x1a\x051.9.0" + bytes(50), "format", "an ONNX model"),
         (b"hello world, this is text" * 3, "format", "no format that is known"),
     ],
     ids=["empty", "zeros", "lfs", "html", "html2", "json", "gzip", "zstd", "gguf", "hdf5", "jpeg",
-         "numpy", "text"],
+         "numpy", "onnx", "text"],
 )  # fmt: skip
 def test_what_is_no_checkpoint_is_named(
     tmp_path: pathlib.Path, data: bytes, reason: str, words: str
