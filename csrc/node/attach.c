@@ -103,9 +103,20 @@ static void fail_all(struct solo *solo, int rc, const char *text)
     }
 }
 
+/* Values that are being given are given whole, and who waits for them does not hear of the end. */
+static void finish_giving(struct solo *solo)
+{
+    if (solo->giving) {
+        job_walk_drop(&solo->job); /* it may be another's that has begun before */
+        while (!attach_give(solo)) {
+        }
+    }
+}
+
 static void end(struct solo *solo, int rc, const char *text)
 {
     bool first = !solo->ended;
+    finish_giving(solo);
     solo->ended = true;
     if (first) {
         lock_take(&solo->shared.lock);
@@ -264,20 +275,24 @@ int solo_attach(struct solo *solo, const struct solo_tensor *tensors, size_t cou
     return 0;
 }
 
+static void end_attach(struct solo *solo)
+{
+    struct call *call = solo->attach;
+    solo->attach = NULL;
+    report_state(solo);
+    call_finish(call, 0, NULL);
+}
+
 void attach_finish(struct solo *solo, const struct member_result *result)
 {
     struct call *call = solo->attach;
     if (!call) {
         return;
     }
-    solo->attach = NULL;
     if (result->rc < 0) {
+        solo->attach = NULL;
         call_finish(call, result->rc, solo->member.text);
         return;
-    }
-    if (result->replaced && call_borrow(call)) {
-        job_give_values(&solo->job, call->data);
-        call_return(call);
     }
     call->joined = (struct solo_joined){
         .version = result->version,
@@ -287,8 +302,23 @@ void attach_finish(struct solo *solo, const struct member_result *result)
         .founder = result->founder,
         .replaced = result->replaced,
     };
-    report_state(solo);
-    call_finish(call, 0, NULL);
+    if (result->replaced) {
+        solo->giving = true;
+        work_add(solo, &(struct work){.kind = WORK_GIVE});
+    } else {
+        end_attach(solo);
+    }
+}
+
+static bool give_to_attach(struct solo *solo)
+{
+    if (!call_borrow(solo->attach)) { /* nobody waits any more */
+        job_walk_drop(&solo->job);
+        return true;
+    }
+    bool whole = job_give_values(&solo->job, solo->attach->data);
+    call_return(solo->attach);
+    return whole;
 }
 
 /* ---- submit ------------------------------------------------------------------------------ */
@@ -362,18 +392,22 @@ int solo_submit(struct solo *solo, void *const *data, const struct solo_contribu
     return 0;
 }
 
-void merge_finish(struct solo *solo, const struct member_result *result)
+static void end_merge(struct solo *solo, int rc)
 {
     struct solo_handle *handle = solo->handle;
-    if (!handle) {
+    solo->handle = NULL;
+    solo->data = NULL;
+    report_state(solo); /* before the caller can look */
+    atomic_store(&solo->shared.busy, false);
+    handle_finish(handle, rc, rc < 0 ? solo->member.text : NULL, &solo->result);
+}
+
+void merge_finish(struct solo *solo, const struct member_result *result)
+{
+    if (!solo->handle) {
         return;
     }
-    solo->handle = NULL;
-    if (result->rc >= 0 && (!solo->values_given || result->outcome == SOLO_REJOINED)) {
-        job_give_values(&solo->job, solo->data);
-    }
-    solo->data = NULL;
-    struct solo_result done = {
+    solo->result = (struct solo_result){
         .outcome = result->outcome,
         .version = result->version,
         .round = result->round,
@@ -388,9 +422,27 @@ void merge_finish(struct solo *solo, const struct member_result *result)
         .exchange_us = result->exchange_us,
         .apply_us = result->apply_us,
     };
-    report_state(solo); /* before the caller can look */
-    atomic_store(&solo->shared.busy, false);
-    handle_finish(handle, result->rc, result->rc < 0 ? solo->member.text : NULL, &done);
+    if (result->rc >= 0 && (!solo->values_given || result->outcome == SOLO_REJOINED)) {
+        solo->giving = true;
+        work_add(solo, &(struct work){.kind = WORK_GIVE});
+    } else {
+        end_merge(solo, result->rc);
+    }
+}
+
+bool attach_give(struct solo *solo)
+{
+    bool to_attach = solo->attach != NULL;
+    if (!(to_attach ? give_to_attach(solo) : job_give_values(&solo->job, solo->data))) {
+        return false;
+    }
+    solo->giving = false;
+    if (to_attach) {
+        end_attach(solo);
+    } else {
+        end_merge(solo, 0);
+    }
+    return true;
 }
 
 /* ---- leave ------------------------------------------------------------------------------- */

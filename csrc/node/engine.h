@@ -78,6 +78,7 @@ enum work_kind {
     WORK_REDUCE,
     WORK_APPLY,
     WORK_ADOPT,
+    WORK_GIVE, /* the anchor into the script's values; then what waits for them is told */
     WORK_MASTER_DOWN,
     WORK_LINK_DOWN,
 };
@@ -126,7 +127,8 @@ struct solo {
     void *member_memory;
     struct works news, works; /* what happened; what is to be done, a slice a turn */
     uint64_t fetch_version;   /* being fetched; 0 and none: see fetching */
-    bool fetching, applying, values_given;
+    bool fetching, applying, adopting, values_given; /* ...ing: the work has begun */
+    bool giving;                                     /* the work waits, or has begun */
     bool fetching_over;  /* ... over the anchor held: there is no memory for another */
     struct msg_held own; /* what a state_dir gave, or version 0 */
     uint64_t delta_digest;
@@ -137,6 +139,7 @@ struct solo {
     struct call *attach;
     struct solo_handle *handle;
     void *const *data;
+    struct solo_result result; /* of the merge, as soon as its values are given */
     struct epoch reported_epoch;
     bool ended, left; /* left: this node said goodbye */
 };
@@ -182,6 +185,7 @@ void report_state(struct solo *solo); /* after each step */
 /* attach.c: the ends of what callers wait for. */
 void attach_finish(struct solo *solo, const struct member_result *result);
 void merge_finish(struct solo *solo, const struct member_result *result);
+bool attach_give(struct solo *solo); /* a block of values for one of the two; true: the last */
 void engine_over(struct solo *solo, int rc); /* rc < 0: text in member.text */
 void engine_fail(struct solo *solo, int rc); /* a fault of this node: this thread's text */
 struct call *call_new(struct solo *solo);    /* NULL: no memory */

@@ -58,6 +58,8 @@ struct job {
     uint64_t mean_digest;
     uint64_t apply_block; /* next block to apply */
     uint64_t apply_digest;
+    uint64_t walk_block; /* the same of a walk through values */
+    uint64_t walk_digest;
     struct codec_piece *pieces; /* one chunk's worth, at most a piece per tensor */
     uint8_t *own_delta;         /* encoded chunk: ours of a shard that is ours */
     uint8_t *scratch[2];        /* encoded blocks */
@@ -73,10 +75,13 @@ int job_warm(struct job *job);
 uint64_t job_bytes(const struct layout *layout, const struct job_config *config);
 
 /* ---- the anchor ------------------------------------------------------------------------ */
-void job_take_values(struct job *job, void *const *data); /* the caller's values, momentum 0 */
-void job_give_values(struct job *job, void *const *data); /* the anchor into the caller's */
-
 uint64_t job_hash(const struct job *job); /* the digest, calculated anew */
+
+/* Walks through all of it, one at a time, a block a call; true: it was the last. */
+void job_walk_drop(struct job *job);                      /* the one under way is not finished */
+bool job_take_values(struct job *job, void *const *data); /* the caller's values, momentum 0 */
+bool job_give_values(struct job *job, void *const *data); /* the anchor into the caller's */
+bool job_fetch_hash(struct job *job);                     /* of what was fetched: walk_digest */
 
 /* ---- a round --------------------------------------------------------------------------- */
 /* Borrows `data` until the next job_begin, job_release, or the end of job_apply. */
@@ -110,7 +115,8 @@ const void *job_state(const struct job *job, uint32_t chunk, bool momentum, uint
 /* Fetches go beside the anchor held, if there is one, so that it is lost to nobody. */
 int job_fetch_begin(struct job *job);
 int job_room_state(struct job *job, uint32_t chunk, bool momentum, uint32_t size, void **out);
-/* All chunks are there: their digest. They become the anchor if it is `wanted` (0: unknown). */
+/* All chunks are there and hashed: their digest. They become the anchor if it is `wanted` (0:
+ * unknown). */
 uint64_t job_fetch_end(struct job *job, uint64_t wanted);
 void job_fetch_abandon(struct job *job);
 

@@ -36,45 +36,6 @@ uint64_t job_block_digest(const struct job *job, uint64_t index, const float *th
     return digest;
 }
 
-/* ---- from and to the caller's tensors, outside of a round -------------------------------- */
-
-void job_take_values(struct job *job, void *const *data)
-{
-    job->digest = 0;
-    if (job->momentum.base) {
-        memset(job->momentum.base, 0, job->momentum.size);
-    }
-    for (uint64_t i = 0; i < job->blocks[LAYOUT_SECTIONS]; i++) {
-        struct job_block block = job_block(job, i);
-        if (block.section == SOLO_MAX) {
-            int64_t *out = job->integers.base;
-            job_integers_out(job, out + (block.start - layout_floats(&job->layout)), block.start,
-                             block.count, data);
-        } else {
-            job_pieces(job, block.start, block.count, data);
-            codec_gather((float *)job->theta.base + block.start, job->pieces, block.count);
-        }
-        job->digest +=
-            job_block_digest(job, i, job->theta.base, job->integers.base, job->momentum.base);
-    }
-    job->has_anchor = true;
-}
-
-void job_give_values(struct job *job, void *const *data)
-{
-    for (uint64_t i = 0; i < job->blocks[LAYOUT_SECTIONS]; i++) {
-        struct job_block block = job_block(job, i);
-        if (block.section == SOLO_MAX) {
-            const int64_t *in = job->integers.base;
-            job_integers_in(job, in + (block.start - layout_floats(&job->layout)), block.start,
-                            block.count, data);
-        } else {
-            job_pieces(job, block.start, block.count, data);
-            codec_scatter(job->pieces, (float *)job->theta.base + block.start, block.count);
-        }
-    }
-}
-
 /* ---- the outer step ---------------------------------------------------------------------- */
 
 static struct vec_outer outer_of(const struct rule_step *step, enum solo_role section)

@@ -80,19 +80,13 @@ int job_room_state(struct job *job, uint32_t index, bool momentum, uint32_t size
     return 0;
 }
 
-static uint64_t hash_of(const struct job *job, const struct area *theta,
-                        const struct area *integers, const struct area *momentum)
+uint64_t job_hash(const struct job *job)
 {
     uint64_t digest = 0;
     for (uint64_t i = 0; i < job->blocks[LAYOUT_SECTIONS]; i++) {
-        digest += job_block_digest(job, i, theta->base, integers->base, momentum->base);
+        digest += job_block_digest(job, i, job->theta.base, job->integers.base, job->momentum.base);
     }
     return digest;
-}
-
-uint64_t job_hash(const struct job *job)
-{
-    return hash_of(job, &job->theta, &job->integers, &job->momentum);
 }
 
 static void swap_area(struct area *held, struct area *fetched)
@@ -106,11 +100,7 @@ static void swap_area(struct area *held, struct area *fetched)
 
 uint64_t job_fetch_end(struct job *job, uint64_t wanted)
 {
-    bool beside = job->has_anchor;
-    const struct area *theta = beside ? &job->next_theta : &job->theta;
-    const struct area *integers = beside ? &job->next_integers : &job->integers;
-    const struct area *momentum = beside ? &job->next_momentum : &job->momentum;
-    uint64_t found = hash_of(job, theta, integers, momentum);
+    uint64_t found = job->walk_digest;
     if (wanted != 0 && found != wanted) {
         return found;
     }

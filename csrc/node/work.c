@@ -101,7 +101,7 @@ static void forget_round_work(struct solo *solo)
     for (uint32_t i = 0; i < count; i++) {
         struct work work = *head(&solo->works);
         pop(&solo->works);
-        if (work.kind == WORK_ADOPT) {
+        if (work.kind == WORK_ADOPT || work.kind == WORK_GIVE) {
             (void)push(&solo->works, &work); /* into the place that it had */
         }
     }
@@ -290,28 +290,39 @@ static bool take_values(struct solo *solo)
         engine_fail(solo, err_set(SOLO_ECLOSED, "this node waits no more to be let in"));
         return false;
     }
-    job_take_values(&solo->job, solo->attach->data);
+    bool whole = job_take_values(&solo->job, solo->attach->data);
     call_return(solo->attach);
-    return true;
+    return whole;
 }
 
-static void do_adopt(struct solo *solo, const struct work *work)
+static void begin_adopt(struct solo *solo, const struct work *work)
 {
+    solo->adopting = true;
     release_fetch(solo);
     note_change(solo);
-    struct member_event event = drive_event(solo, MEMBER_ADOPTED);
-    if (!work->own) {
-        event.digest = job_fetch_end(&solo->job, solo->member.catchup.digest);
-    } else {
+    if (work->own) {
         job_fetch_abandon(&solo->job);
-        if (!solo->job.has_anchor && !take_values(solo)) {
-            return;
-        }
-        event.digest = solo->job.digest;
     }
+}
+
+/* One block. */
+static void do_adopt(struct solo *solo, const struct work *work)
+{
+    if (!solo->adopting) {
+        begin_adopt(solo, work);
+    }
+    struct job *job = &solo->job;
+    if (work->own ? !job->has_anchor && !take_values(solo) : !job_fetch_hash(job)) {
+        return;
+    }
+    struct work done = *work;
+    pop(&solo->works);
+    solo->adopting = false;
+    struct member_event event = drive_event(solo, MEMBER_ADOPTED);
+    event.digest = done.own ? job->digest : job_fetch_end(job, solo->member.catchup.digest);
     drive_feed(solo, &event);
     log_line(SOLO_LOG_DEBUG, "solo: adopted version %" PRIu64 "%s", solo->member.held.version,
-             work->own ? " of its own" : "");
+             done.own ? " of its own" : "");
     offer_state(solo);
 }
 
@@ -350,17 +361,29 @@ static bool may_work(struct solo *solo)
 static void do_work(struct solo *solo)
 {
     struct work work = *head(&solo->works);
-    if (work.kind == WORK_APPLY) {
+    switch (work.kind) {
+    case WORK_APPLY:
         do_apply(solo, &work);
         return;
-    }
-    pop(&solo->works);
-    if (work.kind == WORK_ENCODE) {
-        do_encode(solo, &work);
-    } else if (work.kind == WORK_REDUCE) {
-        do_reduce(solo, &work);
-    } else {
+    case WORK_ADOPT:
         do_adopt(solo, &work);
+        return;
+    case WORK_GIVE:
+        if (attach_give(solo)) {
+            pop(&solo->works);
+        }
+        return;
+    case WORK_ENCODE:
+        pop(&solo->works);
+        do_encode(solo, &work);
+        return;
+    case WORK_REDUCE:
+        pop(&solo->works);
+        do_reduce(solo, &work);
+        return;
+    case WORK_MASTER_DOWN:
+    case WORK_LINK_DOWN:
+        return; /* news have a queue of their own */
     }
 }
 

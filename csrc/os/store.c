@@ -81,13 +81,17 @@ static bool is_temporary_of(const char *entry, const char *name)
     return digits > 0 && strcmp(pid + digits, TEMPORARY_SUFFIX) == 0;
 }
 
+/* What was opened may have got its final name before it was locked, and another its old name. */
 static int sweep_one(int folder_fd, const char *entry)
 {
     int fd = openat(folder_fd, entry, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat ours, there;
     if (fd < 0) {
         return 0;
     }
-    int swept = flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder_fd, entry, 0) == 0;
+    int swept = flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &ours) == 0 &&
+                fstatat(folder_fd, entry, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                there.st_ino == ours.st_ino && unlinkat(folder_fd, entry, 0) == 0;
     close(fd);
     return swept;
 }

@@ -5,6 +5,10 @@
 #include "base/rng.h"
 #include "check.h"
 
+#define WALK(step)                                                                                 \
+    while (!(step)) {                                                                              \
+    }
+
 /* Members of one round in one process: each with its own model and job; what links would carry
  * is copied. */
 #define MEMBERS_MAX 4
@@ -40,7 +44,7 @@ static void open_members(uint32_t count, const char *codec, const char *rule)
         for (int i = 0; i < TENSORS; i++) {
             members[m].data[i] = calloc(counts[i] + 1, solo_dtype_bytes(dtypes[i]));
         }
-        job_take_values(&members[m].job, members[m].data);
+        WALK(job_take_values(&members[m].job, members[m].data));
     }
 }
 
@@ -328,14 +332,46 @@ TEST(a_joiner_fetches_anchor_and_momentum_beside_what_it_holds)
     uint64_t digest = joiner->digest;
     fetch(joiner, &members[0].job);
     CHECK(job_hash(joiner) == digest); /* what it held is whole until the end */
+    WALK(job_fetch_hash(joiner));
     CHECK(job_fetch_end(joiner, 12345) == members[0].job.digest);
     CHECK(joiner->digest == digest);
     CHECK(job_fetch_end(joiner, members[0].job.digest) == members[0].job.digest);
     CHECK(joiner->digest == members[0].job.digest);
-    job_give_values(joiner, members[2].data);
+    WALK(job_give_values(joiner, members[2].data));
     CHECK(memcmp(members[2].data[4], members[0].data[4], counts[4] * 4) == 0);
     begin(3, NULL, false, 1);
     exchange(3);
     apply(3);
+    close_members();
+}
+
+/* Heartbeats pass in between: the whole of a large model takes longer than a lease. */
+TEST(a_walk_through_a_models_values_takes_a_block_a_call)
+{
+    struct rng rng = {6};
+    open_members(2, "fp32", "nesterov");
+    train(&rng);
+    struct job *job = &members[0].job;
+    uint64_t blocks = job->blocks[LAYOUT_SECTIONS];
+    CHECK(blocks > 3);
+    uint64_t calls = 1;
+    while (!job_take_values(job, members[0].data)) {
+        calls++;
+    }
+    CHECK_EQ(calls, blocks);
+    uint64_t digest = job->digest;
+    CHECK(digest == job_hash(job));
+    for (uint64_t i = 0; i < blocks - 1; i++) {
+        CHECK(!job_give_values(job, members[1].data));
+    }
+    CHECK(job_give_values(job, members[1].data));
+    CHECK(!job_take_values(job, members[1].data)); /* one that is not finished */
+    job_walk_drop(job);
+    fetch(&members[1].job, job);
+    for (uint64_t i = 0; i < blocks - 1; i++) {
+        CHECK(!job_fetch_hash(&members[1].job));
+    }
+    CHECK(job_fetch_hash(&members[1].job));
+    CHECK(job_fetch_end(&members[1].job, digest) == digest);
     close_members();
 }

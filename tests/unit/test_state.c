@@ -10,6 +10,10 @@
 #include "node/saver.h"
 #include "os/clock.h"
 
+#define WALK(step)                                                                                 \
+    while (!(step)) {                                                                              \
+    }
+
 #define ELEMENTS 500000u
 
 static char folder[64];
@@ -94,7 +98,7 @@ TEST(what_was_written_is_read_back)
     open_job(&to, "nesterov", ELEMENTS);
     struct state_version version;
     CHECK_EQ(state_read(&to, folder, "x.state", &version), SOLO_ENOENT);
-    job_take_values(&from, data);
+    WALK(job_take_values(&from, data));
     write_version(&from, 5);
     CHECK_EQ(state_read(&to, folder, "x.state", &version), 0);
     CHECK_EQ(version.version, 5);
@@ -111,7 +115,7 @@ TEST(a_damaged_or_cut_file_is_told_and_never_half_used)
     make_values(3);
     struct job job;
     open_job(&job, "avg", ELEMENTS);
-    job_take_values(&job, data);
+    WALK(job_take_values(&job, data));
     struct state_version version;
     const uint64_t places[] = {0,
                                10,
@@ -145,7 +149,7 @@ TEST(another_model_or_outer_step_is_told_in_words)
     make_values(3);
     struct job job, other;
     open_job(&job, "avg", ELEMENTS);
-    job_take_values(&job, data);
+    WALK(job_take_values(&job, data));
     write_version(&job, 1);
     struct state_version version;
     open_job(&other, "avg", ELEMENTS - 1);
@@ -165,7 +169,7 @@ TEST(a_write_that_is_abandoned_leaves_the_old_file)
     make_values(3);
     struct job job;
     open_job(&job, "avg", ELEMENTS);
-    job_take_values(&job, data);
+    WALK(job_take_values(&job, data));
     write_version(&job, 1);
     struct state_version version = {2, 200, job.digest};
     struct store store;
@@ -198,7 +202,7 @@ TEST(the_saver_writes_whole_versions_and_the_last_one_at_the_end)
             clock_sleep_until(clock_us() + 100);
         }
         weights[number] = -1;
-        job_take_values(&job, data);
+        WALK(job_take_values(&job, data));
         saver_offer(&saver, number, number, job.digest);
         struct state_version version;
         int rc = state_read(&other, folder, "x.state", &version);
@@ -227,7 +231,7 @@ TEST(a_hold_under_which_nothing_changed_keeps_nothing_from_being_saved)
     struct job job, other;
     open_job(&job, "avg", ELEMENTS);
     open_job(&other, "avg", ELEMENTS);
-    job_take_values(&job, data);
+    WALK(job_take_values(&job, data));
     static _Atomic int calls;
     for (uint64_t number = 1; number <= 20; number++) {
         struct saver saver;
@@ -249,7 +253,7 @@ TEST(what_was_changed_under_a_hold_is_not_saved_as_what_was_offered_before)
     struct job job, other;
     open_job(&job, "avg", ELEMENTS);
     open_job(&other, "avg", ELEMENTS);
-    job_take_values(&job, data);
+    WALK(job_take_values(&job, data));
     write_version(&job, 1);
     struct saver saver;
     static _Atomic int calls;
