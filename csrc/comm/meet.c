@@ -69,16 +69,21 @@ static int write_card(struct solo_group *group, const struct solo_group_config *
     return card_write(card, card_out);
 }
 
+static int check_place(uint32_t rank, uint32_t world)
+{
+    if (world == 0 || world > SOLO_WORLD_MAX || rank >= world) {
+        return err_set(SOLO_EINVAL, "rank %u of %u: a group has 1 to %u ranks", rank, world,
+                       SOLO_WORLD_MAX);
+    }
+    return 0;
+}
+
 static int check_config(const struct solo_group_config *config)
 {
     if (config->size < sizeof *config) {
         return err_set(SOLO_EVERSION, "solo_group_config is of another version of solo");
     }
-    if (config->world == 0 || config->world > SOLO_WORLD_MAX || config->rank >= config->world) {
-        return err_set(SOLO_EINVAL, "rank %u of %u: a group has 1 to %u ranks", config->rank,
-                       config->world, SOLO_WORLD_MAX);
-    }
-    return 0;
+    return check_place(config->rank, config->world);
 }
 
 int solo_group_prepare(const struct solo_group_config *config, struct solo_group **out,
@@ -107,6 +112,17 @@ int solo_group_prepare(const struct solo_group_config *config, struct solo_group
         return rc;
     }
     *out = group;
+    return 0;
+}
+
+int solo_group_place(struct solo_group *group, uint32_t rank, uint32_t world)
+{
+    TRY(check_place(rank, world));
+    if (group->connected) {
+        return err_set(SOLO_EINVAL, "group \"%s\" is connected already", group->name);
+    }
+    group->rank = rank;
+    group->world = world;
     return 0;
 }
 

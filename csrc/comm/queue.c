@@ -15,6 +15,7 @@ struct job {
     struct job *next;
     uint64_t deadline_us;
     solo_done_fn done;
+    solo_steps_fn steps; /* gives the operations; NULL: they are here */
     void *context;
     uint32_t count;
     struct solo_op ops[]; /* behind them: their parts */
@@ -54,6 +55,27 @@ static int check_all(struct solo_group *group, const struct solo_op *ops, uint32
     return 0;
 }
 
+/* Steps that depend on what the ones before brought. */
+static int execute_steps(struct solo_group *group, const struct job *job)
+{
+    const struct solo_op *ops;
+    uint32_t count = 0;
+    int rc;
+    while ((rc = job->steps(job->context, &ops, &count)) == 0 && count > 0) {
+        TRY(check_all(group, ops, count));
+        TRY(execute_all(group, ops, count, job->deadline_us));
+    }
+    if (rc < 0) {
+        solo_group_abort(group, "a step of a collective could not be made");
+        if (group->net) { /* no call of ours is under way that would tell the other hosts */
+            net_enter(group->net);
+            net_tell_fault(group->net, SOLO_EABORTED, group->abort.text);
+            net_leave(group->net);
+        }
+    }
+    return rc;
+}
+
 /* ---- the group's own thread ------------------------------------------------------------------ */
 
 /* With the mutex held: the next job once nobody is busy, or NULL when there is nothing. */
@@ -80,7 +102,8 @@ static void work(void *context)
     for (struct job *job = next_job(group); job; job = next_job(group)) {
         pthread_mutex_unlock(&group->mutex);
         char text[SOLO_TEXT_MAX] = "";
-        int rc = execute_all(group, job->ops, job->count, job->deadline_us);
+        int rc = job->steps ? execute_steps(group, job)
+                            : execute_all(group, job->ops, job->count, job->deadline_us);
         if (rc < 0) {
             snprintf(text, sizeof text, "%s", err_text());
         }
@@ -137,6 +160,7 @@ static struct job *new_job(const struct solo_op *ops, uint32_t count)
         }
     }
     job->next = NULL;
+    job->steps = NULL;
     job->count = count;
     return job;
 }
@@ -172,6 +196,25 @@ int solo_group_post(struct solo_group *group, const struct solo_op *ops, uint32_
     }
     job->deadline_us = group_deadline(group, timeout_ms);
     job->done = done;
+    job->context = context;
+    int rc = enqueue(group, job);
+    if (rc != 0) { /* else the queue has it */
+        free(job);
+    }
+    return rc;
+}
+
+int solo_group_post_steps(struct solo_group *group, solo_steps_fn steps, uint32_t timeout_ms,
+                          solo_done_fn done, void *context)
+{
+    TRY(group_usable(group));
+    struct job *job = new_job(NULL, 0);
+    if (!job) {
+        return SOLO_ENOMEM;
+    }
+    job->deadline_us = group_deadline(group, timeout_ms);
+    job->done = done;
+    job->steps = steps;
     job->context = context;
     int rc = enqueue(group, job);
     if (rc != 0) { /* else the queue has it */

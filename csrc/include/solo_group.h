@@ -92,6 +92,9 @@ struct solo_group;
 int solo_group_prepare(const struct solo_group_config *config, struct solo_group **out,
                        char card_out[SOLO_CARD_MAX]);
 
+/* Before connecting, where the card was made before its rank was known. */
+int solo_group_place(struct solo_group *group, uint32_t rank, uint32_t world);
+
 /* Meets the other ranks; cards[rank] for each, borrowed during the call. Waits for all of them,
  * at most timeout_ms (0: the group's): SOLO_ETIMEDOUT names those that did not come. */
 int solo_group_connect(struct solo_group *group, const char *const *cards, uint32_t timeout_ms);
@@ -109,6 +112,15 @@ typedef void (*solo_done_fn)(void *context, int rc, const char *text, uint32_t s
  * until `done`. An error: nothing was begun, and `done` is not called. */
 int solo_group_post(struct solo_group *group, const struct solo_op *ops, uint32_t count,
                     uint32_t timeout_ms, solo_done_fn done, void *context);
+
+/* Gives the next operations of a call, borrowed until it is asked again; a count of 0: no more.
+ * Negative: it cannot, and the group breaks, since others count on them. */
+typedef int (*solo_steps_fn)(void *context, const struct solo_op **ops_out, uint32_t *count_out);
+
+/* As solo_group_post, for a call whose later operations depend on what the first ones bring:
+ * `steps` is asked on the group's own thread, and nothing comes between its operations. */
+int solo_group_post_steps(struct solo_group *group, solo_steps_fn steps, uint32_t timeout_ms,
+                          solo_done_fn done, void *context);
 
 #define SOLO_ANY_SOURCE UINT32_MAX
 

@@ -101,6 +101,72 @@ TEST(sums_are_right_over_shared_memory_and_over_tcp)
     run(4, 2, 20000, check_sums);
 }
 
+/* Adds 1 to a number three times, each time from what the step before brought. */
+struct staircase {
+    float value;
+    struct solo_part part;
+    struct solo_op op;
+    uint32_t steps;
+    int rc;
+    _Atomic bool done;
+};
+
+static int climb(void *context, const struct solo_op **ops_out, uint32_t *count_out)
+{
+    struct staircase *stairs = context;
+    stairs->part = (struct solo_part){&stairs->value, 1};
+    stairs->op = allreduce(&stairs->part);
+    *ops_out = &stairs->op;
+    *count_out = stairs->steps < 3 ? 1 : 0;
+    return stairs->steps++ < 9 ? 0 : SOLO_ENOMEM;
+}
+
+static int stumble(void *context, const struct solo_op **ops_out, uint32_t *count_out)
+{
+    (void)context, (void)ops_out, (void)count_out;
+    return SOLO_ENOMEM;
+}
+
+static void arrive(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)text, (void)source;
+    struct staircase *stairs = context;
+    stairs->rc = rc;
+    atomic_store(&stairs->done, true);
+}
+
+static void await(struct staircase *stairs)
+{
+    while (!atomic_load(&stairs->done)) {
+        usleep(100);
+    }
+}
+
+static void check_steps(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    struct staircase stairs = {.value = 1}, fall = {.value = 1};
+    float after = 1;
+    struct solo_part part = {&after, 1};
+    struct solo_op op = allreduce(&part);
+    CHECK_EQ(solo_group_post_steps(group, climb, 0, arrive, &stairs), 0);
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), 0); /* behind all of its steps */
+    await(&stairs);
+    CHECK_EQ(stairs.rc, 0);
+    CHECK_EQ((int)stairs.value, (int)(size * size * size));
+    if (rank == 0) {
+        CHECK_EQ(solo_group_post_steps(group, stumble, 0, arrive, &fall), 0);
+        await(&fall);
+        CHECK_EQ(fall.rc, SOLO_ENOMEM);
+    }
+    CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EABORTED); /* the others are not left waiting */
+}
+
+TEST(a_call_of_several_steps_is_one_call_and_breaks_the_group_if_it_cannot_go_on)
+{
+    run(2, 1, 20000, check_steps);
+    run(3, 3, 20000, check_steps);
+}
+
 static void check_others(struct solo_group *group, uint32_t rank, uint32_t size)
 {
     enum { COUNT = 30011 };
@@ -292,6 +358,23 @@ static void check_arguments(struct solo_group *group, uint32_t rank, uint32_t si
     CHECK_EQ(solo_group_run(group, &op, 1, 0), SOLO_EINVAL);
     op = allreduce(&part); /* none of it has broken the group */
     CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
+}
+
+TEST(a_rank_may_be_known_after_its_card)
+{
+    struct solo_group_config config = {.size = sizeof config, .world = 1, .name = "later"};
+    struct solo_group *groups[2];
+    char cards[2][SOLO_CARD_MAX];
+    const char *texts[] = {cards[0], cards[1]};
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK_EQ(solo_group_prepare(&config, &groups[i], cards[i]), 0);
+        CHECK_EQ(solo_group_place(groups[i], 2, 2), SOLO_EINVAL);
+        CHECK_EQ(solo_group_place(groups[i], 0, 1), 0);
+    }
+    CHECK_EQ(solo_group_connect(groups[0], &texts[0], 0), 0);
+    CHECK_EQ(solo_group_place(groups[0], 0, 2), SOLO_EINVAL); /* it is what it is by now */
+    solo_group_close(groups[0]);
+    solo_group_close(groups[1]);
 }
 
 TEST(wrong_arguments_are_told_before_anything_moves)
