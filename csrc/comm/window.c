@@ -12,10 +12,11 @@
 struct exchange {
     struct window_wait wait;
     size_t element;
-    uint32_t first;               /* step of the group at which this one begins */
-    size_t room;                  /* bytes of a part that fit in a step */
-    bool shared;                  /* one part for all, else send[j] for rank j */
-    bool meet;                    /* everyone waits for everyone */
+    uint32_t first; /* step of the group at which this one begins */
+    size_t room;    /* bytes of a part that fit in a step */
+    bool shared;    /* one part for all, else send[j] for rank j */
+    bool rooted;    /* the root and each other wait for each other, else all for all */
+    uint32_t root;
     const struct solo_part *send; /* NULL: nothing */
     const struct solo_part *take; /* take[i] comes from rank i; NULL: nothing */
     const struct reduce *reduce;  /* take[0] is the reduction of all; NULL: copy */
@@ -68,7 +69,7 @@ static void introduce(struct exchange *x)
         lengths[i] = x->send ? x->send[i].count : 0;
         most = lengths[i] > most ? lengths[i] : most;
     }
-    for (uint32_t i = 0; x->meet && i < board->ranks; i++) {
+    for (uint32_t i = 0; i < board->ranks; i++) {
         lengths[board->ranks + i] = x->take ? x->take[x->reduce ? 0 : i].count : 0;
     }
     x->wait.header.steps = steps_for(x, most);
@@ -79,6 +80,12 @@ static void introduce(struct exchange *x)
 static bool needs(const struct exchange *x, uint32_t rank)
 {
     return x->reduce || (x->take && x->take[rank].count);
+}
+
+/* Whether this rank sees what another does before it goes on. */
+static bool meets(const struct exchange *x, uint32_t rank)
+{
+    return !x->rooted || rank == x->root || x->wait.board->rank == x->root;
 }
 
 static int compare(struct exchange *x, uint32_t rank, uint32_t *steps)
@@ -96,7 +103,8 @@ static int compare(struct exchange *x, uint32_t rank, uint32_t *steps)
     }
     sent = x->send ? x->send[x->shared ? 0 : rank].count : 0;
     wanted = lengths[board->ranks + board->rank];
-    if (x->meet && x->send && sent != wanted) { /* it will see it too */
+    bool keeps = x->rooted && x->take;         /* a root that gathers gives nothing */
+    if (x->send && !keeps && sent != wanted) { /* it will see it too */
         return window_differ_in_length(&x->wait, board->rank, rank, sent, wanted);
     }
     *steps = theirs->steps > *steps ? theirs->steps : *steps;
@@ -110,7 +118,7 @@ static int meet(struct exchange *x, uint32_t *steps)
     *steps = x->wait.header.steps;
     for (uint32_t i = 1; i < board->ranks; i++) {
         uint32_t rank = (board->rank + i) % board->ranks;
-        if (x->meet || needs(x, rank)) {
+        if (meets(x, rank)) {
             TRY(window_wait_ready(&x->wait, rank, x->first + 1));
             TRY(compare(x, rank, steps));
         }
@@ -188,15 +196,18 @@ static int exchange(struct exchange *x)
 static int run_exchange(const struct window_wait *wait, const struct solo_op *op,
                         const struct reduce *reduce)
 {
-    struct exchange x = {.wait = *wait, .element = solo_dtype_bytes(op->dtype)};
+    struct exchange x = {.wait = *wait,
+                         .element = solo_dtype_bytes(op->dtype),
+                         .rooted = op_has_root(op->kind),
+                         .root = op->root};
     bool root = op_has_root(op->kind) && op->root == wait->board->rank;
     struct solo_part from_root[SOLO_WORLD_MAX];
     switch (op->kind) {
     case SOLO_OP_BARRIER:
-        x.shared = x.meet = true;
+        x.shared = true;
         break;
     case SOLO_OP_ALLREDUCE:
-        x.shared = x.meet = true;
+        x.shared = true;
         x.send = x.own = op->in, x.take = op->out, x.reduce = reduce;
         break;
     case SOLO_OP_REDUCE:
@@ -205,11 +216,10 @@ static int run_exchange(const struct window_wait *wait, const struct solo_op *op
         x.take = root ? op->out : NULL, x.reduce = root ? reduce : NULL;
         break;
     case SOLO_OP_REDUCE_SCATTER:
-        x.meet = true;
         x.send = op->in, x.own = &op->in[wait->board->rank], x.take = op->out, x.reduce = reduce;
         break;
     case SOLO_OP_ALLGATHER:
-        x.shared = x.meet = true;
+        x.shared = true;
         x.send = op->in, x.take = op->out;
         break;
     case SOLO_OP_GATHER:
@@ -217,7 +227,6 @@ static int run_exchange(const struct window_wait *wait, const struct solo_op *op
         x.send = op->in, x.take = root ? op->out : NULL;
         break;
     case SOLO_OP_ALLTOALL:
-        x.meet = true;
         x.send = op->in, x.take = op->out;
         break;
     case SOLO_OP_BROADCAST:
@@ -257,8 +266,7 @@ int window_meet(struct board *board, const struct solo_op *op, uint64_t sequence
                                   .deadline_us = deadline_us,
                                   .abort = abort},
                          .element = 1,
-                         .shared = true,
-                         .meet = true};
+                         .shared = true};
     board->turns++;
     int rc = board_broken(board);
     return conclude(board, rc < 0 ? rc : exchange(&x));

@@ -296,3 +296,37 @@ def test_nothing_is_left_when_all_ranks_are_killed() -> None:
 
     run(body, 2, lost=(0, 1))
     assert names() <= before
+
+
+ROOTED = {
+    "broadcast": lambda tensor: dist.broadcast(tensor, 0),
+    "reduce": lambda tensor: dist.reduce(tensor, 0),
+    "gather": lambda tensor: dist.gather(
+        tensor, [torch.empty(10)] * 2 if dist.get_rank() == 0 else None
+    ),
+    "scatter": lambda tensor: dist.scatter(
+        tensor, [torch.ones(10)] * 2 if dist.get_rank() == 0 else None
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", [0, 1], ids=["root-differs", "other-differs"])
+@pytest.mark.parametrize("name", ROOTED)
+def test_a_call_with_a_root_that_meets_another_is_told_to_both_at_once(
+    name: str, wrong: int
+) -> None:
+    def body(rank: int, world: int) -> None:
+        tensor = torch.ones(10)
+        call = (lambda: dist.all_reduce(tensor)) if rank == wrong else lambda: ROOTED[name](tensor)
+        fails(call, "rank 0", "rank 1", name, "all_reduce")
+
+    run(body, 2, timeout_s=60)
+
+
+@HOSTS
+def test_a_sparse_sum_that_meets_a_dense_one_is_told_to_both(hosts: int) -> None:
+    def body(rank: int, world: int) -> None:
+        tensor = torch.ones(10) if rank else torch.eye(10).to_sparse()
+        fails(lambda: dist.all_reduce(tensor), "rank 0", "rank 1", "all_gather", "all_reduce")
+
+    run(body, 2, timeout_s=60, hosts=hosts)
