@@ -10,6 +10,8 @@ import os
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -52,7 +54,19 @@ class Build(build_ext):
     def build_extensions(self) -> None:
         jobs = f"-j{os.cpu_count() or 1}"
         subprocess.run(["make", "-s", jobs, "lib", "launcher"], cwd=ROOT, check=True)
+        self._compile_files_at_once()
         super().build_extensions()
+
+    def _compile_files_at_once(self) -> None:
+        """As many as there are cores: a file that sees torch takes ten seconds or more."""
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], *rest: Any, **named: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: one_by_one([source], *rest, **named), sources)
+                return [name for names in made for name in names]
+
+        self.compiler.compile = compile_all
 
 
 setup(

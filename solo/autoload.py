@@ -19,7 +19,7 @@ def load() -> None:
         import torch.distributed as dist
 
         if dist.is_available():
-            dist.Backend.register_backend("solo", _create, extended_api=True, devices=["cpu"])
+            dist.Backend.register_backend("solo", _create, extended_api=True, devices=devices())
     except Exception as error:
         warnings.warn(f"solo's backend is not available: {error}", stacklevel=2)
     env = os.environ
@@ -31,6 +31,13 @@ def load() -> None:
             _begin(env)
     except Exception as error:
         _stop(error)
+
+
+def devices() -> list[str]:
+    """The kinds of tensors that "solo" is the backend of: "cuda" too, if torch was built for it."""
+    import torch
+
+    return ["cpu", "cuda"] if torch.version.cuda or torch.version.hip else ["cpu"]
 
 
 def _create(options: Any, backend_options: Any) -> Any:

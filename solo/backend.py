@@ -16,9 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from solo.autoload import devices
 from solo.options import Options, activate
-
-DEVICES = ["cpu"]
 
 _lock = threading.Lock()
 _loaded = False
@@ -27,7 +26,7 @@ _loaded = False
 def register() -> None:
     """Make ``init_process_group("solo")`` known to torch; again is harmless."""
     if hasattr(dist, "Backend") and "SOLO" not in dist.Backend._plugins:
-        dist.Backend.register_backend("solo", create, extended_api=True, devices=DEVICES)
+        dist.Backend.register_backend("solo", create, extended_api=True, devices=devices())
 
 
 def create(options: Any, pg_options: Any) -> Any:
@@ -51,6 +50,7 @@ def create(options: Any, pg_options: Any) -> Any:
         max(1, int(timeout.total_seconds() * 1000)),
         str(options.group_id or "default"),
         _store_host(options.store),
+        bool(getattr(options, "enable_reconfigure", False)),  # torch 2.14: formed later
     )
     if isinstance(pg_options, Options):
         activate(pg_options, world_size=options.group_size)

@@ -8,139 +8,43 @@
 namespace solo_c10d
 {
 
-// ---- opening ----------------------------------------------------------------------------------
-
-uint32_t timeout_ms(milliseconds timeout)
-{
-    if (timeout <= milliseconds(0)) {
-        return 0; // the group's
-    }
-    return static_cast<uint32_t>(std::min<int64_t>(timeout.count(), UINT32_MAX));
-}
-
-namespace
-{
-
-std::string card_key(const OpenOptions &options, int rank)
-{
-    return "solo/card/" + std::to_string(options.generation) + "/" + std::to_string(rank);
-}
-
-// How often this process has opened a group of this name before: the same on every rank. A store
-// may be used to form a group again, while others still withdraw their old cards from it.
-uint64_t next_generation(const std::string &name)
-{
-    static std::mutex mutex;
-    static std::unordered_map<std::string, uint64_t> opened;
-    std::lock_guard<std::mutex> guard(mutex);
-    return opened[name]++;
-}
-
-} // namespace
-
-std::vector<std::string> exchange_cards(const c10::intrusive_ptr<c10d::Store> &store,
-                                        const OpenOptions &options, const std::string &own)
-{
-    store->set(card_key(options, options.rank), std::vector<uint8_t>(own.begin(), own.end()));
-    std::vector<std::string> keys;
-    for (int i = 0; i < options.size; i++) {
-        keys.push_back(card_key(options, i));
-    }
-    try {
-        store->wait(keys, options.timeout);
-    } catch (const std::exception &error) {
-        std::string missing;
-        for (int i = 0; i < options.size; i++) {
-            if (!store->check({keys[i]})) {
-                missing += (missing.empty() ? "" : ", ") + std::to_string(i);
-            }
-        }
-        throw_error(SOLO_ETIMEDOUT, "group \"" + options.name + "\": rank " + missing +
-                                        " did not come within " +
-                                        std::to_string(options.timeout.count() / 1000.0) +
-                                        " s: see why it did not start or stopped");
-    }
-    std::vector<std::vector<uint8_t>> values;
-    if (store->hasExtendedApi()) {
-        values = store->multiGet(keys);
-    } else {
-        for (const auto &key : keys) {
-            values.push_back(store->get(key));
-        }
-    }
-    std::vector<std::string> cards;
-    for (const auto &value : values) {
-        cards.emplace_back(value.begin(), value.end());
-    }
-    return cards;
-}
-
-namespace
-{
-
-// The same store may be used to form the group again: an old card would be met first.
-void withdraw_card(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
-{
-    try {
-        store->deleteKey(card_key(options, options.rank));
-    } catch (const std::exception &) {
-        return; // a store that cannot delete, or is gone: nobody will read it either
-    }
-}
-
-} // namespace
-
-namespace
-{
-
-// Which ranks share memory: those of one host, unless the environment says otherwise.
-std::string host_id_of(const OpenOptions &options)
-{
-    const char *shm = std::getenv("SOLO_GROUP_SHM");
-    if (shm && std::string(shm) == "0") {
-        return "alone-" + std::to_string(options.rank);
-    }
-    const char *id = std::getenv("SOLO_HOST_ID");
-    return id ? id : "";
-}
-
-} // namespace
-
 SoloBackend::SoloBackend(const c10::intrusive_ptr<c10d::Store> &store, const OpenOptions &options)
-    : Backend(options.rank, options.size), options_(options)
+    : Backend(options.rank, options.size), options_(options), name_(options.name), store_(store)
 {
-    options_.generation = next_generation(options.name);
-    solo_group_config config{};
-    config.size = sizeof config;
-    config.rank = static_cast<uint32_t>(options.rank);
-    config.world = static_cast<uint32_t>(options.size);
-    config.timeout_ms = timeout_ms(options.timeout);
-    config.name = options_.name.c_str();
-    config.store_host = options_.store_host.c_str();
-    const auto host_id = host_id_of(options);
-    config.host_id = host_id.c_str();
-    config.interface = std::getenv("SOLO_SOCKET_IFNAME");
-    char card[SOLO_CARD_MAX];
-    check(solo_group_prepare(&config, &group_, card));
-    try {
-        const auto cards = exchange_cards(store, options_, card);
-        std::vector<const char *> texts;
-        for (const auto &text : cards) {
-            texts.push_back(text.c_str());
-        }
-        check(solo_group_connect(group_, texts.data(), 0));
-    } catch (...) {
-        withdraw_card(store, options_);
-        solo_group_close(group_);
-        throw;
+    if (!options.later) {
+        group_ = open_group(store, options);
     }
-    withdraw_card(store, options_); // all have met, so all have read it
     init();
+}
+
+solo_group *SoloBackend::group() const
+{
+    TORCH_CHECK(group_, "solo: this group is not formed yet: exchange the ranks' handles "
+                        "(get_reconfigure_handle), then call reconfigure with all of them");
+    return group_.get();
 }
 
 SoloBackend::~SoloBackend()
 {
-    solo_group_close(group_);
+    if (device_side_ && !device_side_->drain(milliseconds(0))) {
+        device_side_->abort("it was closed with work in flight");
+    }
+}
+
+std::shared_ptr<DeviceSide> SoloBackend::device_side_now()
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    return device_side_;
+}
+
+std::shared_ptr<DeviceSide> SoloBackend::device_side()
+{
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (!device_side_) {
+        group();
+        device_side_ = std::make_shared<DeviceSide>(store_, options_, group_);
+    }
+    return device_side_;
 }
 
 // ---- running ----------------------------------------------------------------------------------
@@ -212,9 +116,16 @@ WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors> &inp
 {
     calls_++;
     auto work = new_work(kind, inputs, std::move(outputs));
+    if (!call.device().is_cpu()) {
+        device_side()->run(work, std::move(call), timeout);
+        if (!async) {
+            work->wait(); // until it is enqueued, and then the current stream
+        }
+        return enlist(work);
+    }
     const auto count = static_cast<uint32_t>(call.ops().size());
     if (!async) {
-        const int rc = solo_group_run(group_, call.ops().data(), count, timeout_ms(timeout));
+        const int rc = solo_group_run(group(), call.ops().data(), count, timeout_ms(timeout));
         finish(*work, call, rc, rc < 0 ? solo_error_text() : "");
         if (work->exception()) {
             std::rethrow_exception(work->exception());
@@ -222,7 +133,7 @@ WorkPtr SoloBackend::run(Call call, Kind kind, const std::optional<Tensors> &inp
         return enlist(work);
     }
     auto pending = std::make_unique<Pending>(Pending{work, std::move(call)});
-    check(solo_group_post(group_, pending->call.ops().data(), count, timeout_ms(timeout), on_done,
+    check(solo_group_post(group(), pending->call.ops().data(), count, timeout_ms(timeout), on_done,
                           pending.get()));
     pending.release(); // on_done's now
     return enlist(work);
@@ -240,9 +151,14 @@ WorkPtr SoloBackend::message(Tensors &tensors, Kind kind, int peer, int tag, boo
     const uint64_t size = static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
     const auto rank = static_cast<uint32_t>(peer);
     const auto wire_tag = static_cast<uint64_t>(static_cast<int64_t>(tag));
-    check(receive ? solo_group_receive(group_, rank, wire_tag, part.bytes, size, 0, on_done,
+    if (!tensor.device().is_cpu()) {
+        device_side()->message(work, std::move(pending->call), {part.bytes, size},
+                               {rank, wire_tag, receive});
+        return enlist(work);
+    }
+    check(receive ? solo_group_receive(group(), rank, wire_tag, part.bytes, size, 0, on_done,
                                        pending.get())
-                  : solo_group_send(group_, rank, wire_tag, part.bytes, size, 0, on_done,
+                  : solo_group_send(group(), rank, wire_tag, part.bytes, size, 0, on_done,
                                     pending.get()));
     pending.release(); // on_done's now
     return enlist(work);
@@ -320,31 +236,17 @@ c10::intrusive_ptr<c10d::Backend::Options> SoloBackend::getBackendOptions()
 void SoloBackend::setTimeout(milliseconds timeout)
 {
     options_.timeout = timeout;
-    solo_group_set_timeout(group_, timeout_ms(timeout));
+    if (auto side = device_side_now()) {
+        side->set_timeout(timeout);
+    }
+    if (group_) {
+        solo_group_set_timeout(group_.get(), timeout_ms(timeout));
+    }
 }
 
 uint64_t SoloBackend::getSequenceNumberForGroup()
 {
     return calls_;
-}
-
-c10::intrusive_ptr<c10d::Backend> SoloBackend::split(const c10::intrusive_ptr<c10d::Store> &store,
-                                                     const std::vector<int> &ranks,
-                                                     const c10::intrusive_ptr<Options> &opts)
-{
-    const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
-    if (mine == ranks.end()) {
-        return nullptr;
-    }
-    OpenOptions options = options_;
-    options.rank = static_cast<int>(mine - ranks.begin());
-    options.size = static_cast<int>(ranks.size());
-    if (opts) {
-        options.timeout = opts->timeout;
-        options.name = opts->group_name;
-    }
-    return c10::make_intrusive<SoloBackend>(
-        c10::make_intrusive<c10d::PrefixStore>("solo/split/" + options.name, store), options);
 }
 
 void SoloBackend::registerOnCompletionHook(
@@ -356,12 +258,19 @@ void SoloBackend::registerOnCompletionHook(
 
 void SoloBackend::waitForPendingWorks()
 {
-    check(solo_group_shutdown(group_, 0));
+    check(solo_group_shutdown(group(), 0));
+    if (auto side = device_side_now()) {
+        side->drain(options_.timeout);
+    }
 }
 
 c10d::ErrorType SoloBackend::getError()
 {
-    switch (solo_group_health(group_)) {
+    int rc = solo_group_health(group());
+    if (auto side = device_side_now(); side && rc == 0) {
+        rc = side->health();
+    }
+    switch (rc) {
     case 0:
         return c10d::ErrorType::SUCCESS;
     case SOLO_ETIMEDOUT:
@@ -375,12 +284,24 @@ c10d::ErrorType SoloBackend::getError()
 
 void SoloBackend::abort()
 {
-    solo_group_abort(group_, nullptr);
+    if (group_) {
+        abort_hooks_.call();
+        solo_group_abort(group_.get(), nullptr);
+    }
+    if (auto side = device_side_now()) {
+        side->abort(nullptr);
+    }
 }
 
 void SoloBackend::shutdown()
 {
-    if (solo_group_shutdown(group_, 0) < 0 && solo_group_health(group_) == 0) {
+    if (!group_) {
+        return; // never formed
+    }
+    if (auto side = device_side_now()) {
+        side->drain(options_.timeout);
+    }
+    if (solo_group_shutdown(group(), 0) < 0 && solo_group_health(group()) == 0) {
         TORCH_WARN("solo: ", solo_error_text());
     }
 }
@@ -388,12 +309,13 @@ void SoloBackend::shutdown()
 std::unordered_map<std::string, uint64_t> SoloBackend::getMemoryStats()
 {
     solo_group_figures stats{};
-    solo_group_stats(group_, &stats);
+    solo_group_stats(group(), &stats);
     return {{"shared_bytes", stats.shared_bytes},
             {"staging_bytes", stats.staging_bytes},
             {"local_ranks", stats.local_ranks},
             {"hosts", stats.hosts},
-            {"connections", stats.connections}};
+            {"connections", stats.connections},
+            {"nccl_calls", device_side_ ? device_side_->nccl_calls() : 0}};
 }
 
 } // namespace solo_c10d

@@ -55,7 +55,10 @@ solo_dtype dtype_of(const at::Tensor &tensor)
 
 solo_part Call::packed(const at::Tensor &tensor, bool read, bool written)
 {
-    TORCH_CHECK(tensor.device().is_cpu(), "solo: this group serves CPU tensors, not ",
+    if (keep_.empty()) {
+        device_ = tensor.device();
+    }
+    TORCH_CHECK(tensor.device() == device_, "solo: one call with tensors on ", device_, " and on ",
                 tensor.device());
     TORCH_CHECK(tensor.layout() == at::kStrided, "solo: dense tensors only here, not ",
                 tensor.layout());

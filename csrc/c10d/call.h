@@ -1,7 +1,8 @@
 // call.h - the tensors of one c10d call as operations of libsolo.
 //
 // A tensor that libsolo cannot take as it lies (strided, conjugate) is replaced by a packed
-// copy, which is written back at the end if it was an output.
+// copy, which is written back at the end if it was an output. Tensors of an accelerator are
+// taken as they lie: their addresses mean something to that device alone (device.h).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -36,8 +37,19 @@ class Call
     void add(solo_op_kind kind, solo_dtype dtype, Parts in, Parts out, int64_t root = 0,
              const c10d::ReduceOp *reduce = nullptr);
 
-    // Once all is done: writes packed copies back.
+    // Once all is done: writes packed copies back, on the current stream of their device.
     void write_back();
+
+    // Where all of the tensors are; the CPU if there are none.
+    at::Device device() const
+    {
+        return device_;
+    }
+    // Whose memory the parts are.
+    const std::vector<at::Tensor> &tensors() const
+    {
+        return keep_;
+    }
 
     const std::vector<solo_op> &ops() const
     {
@@ -47,6 +59,7 @@ class Call
   private:
     solo_part packed(const at::Tensor &tensor, bool read, bool written);
 
+    at::Device device_ = at::kCPU;
     std::vector<solo_op> ops_;
     std::deque<Parts> parts_; // what ops_ point to
     std::vector<at::Tensor> keep_;

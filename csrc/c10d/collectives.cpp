@@ -77,48 +77,6 @@ WorkPtr SoloBackend::allreduce_coalesced(Tensors &tensors,
                tensors, opts.timeout, opts.asyncOp);
 }
 
-// Sizes first, then indices and values of everyone, summed in rank order. Done before it
-// returns: the later steps depend on what the first ones bring.
-WorkPtr SoloBackend::allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts)
-{
-    const auto &tensor = only(tensors, "sparse all_reduce");
-    TORCH_CHECK(tensor.is_sparse(), "solo: sparse all_reduce of a dense tensor");
-    TORCH_CHECK_NOT_IMPLEMENTED(opts.reduceOp.op_ == c10d::ReduceOp::SUM,
-                                "solo: sparse tensors can only be summed");
-    auto work =
-        new_work({c10d::OpType::_ALLREDUCE_SPARSE, "solo:sparse_all_reduce"}, tensors, tensors);
-    const auto own = tensor.coalesce();
-    auto gather = [&](const at::Tensor &mine, const Tensors &all) {
-        Call call;
-        auto parts = call.out_each(all);
-        call.add(SOLO_OP_ALLGATHER, dtype_of(mine), {call.in(mine)}, std::move(parts));
-        check(solo_group_run(group_, call.ops().data(), 1, timeout_ms(opts.timeout)));
-    };
-    Tensors counts, indices, values;
-    for (int i = 0; i < size_; i++) {
-        counts.push_back(at::empty({1}, at::kLong));
-    }
-    gather(at::full({1}, own._nnz(), at::kLong), counts);
-    for (const auto &count : counts) {
-        const auto nnz = count.item<int64_t>();
-        auto shape = own.values().sizes().vec();
-        shape[0] = nnz;
-        indices.push_back(at::empty({own.sparse_dim(), nnz}, at::kLong));
-        values.push_back(at::empty(shape, own.values().options()));
-    }
-    gather(own.indices().contiguous(), indices);
-    gather(own.values().contiguous(), values);
-    at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices[0], values[0], own.sizes());
-    for (int i = 1; i < size_; i++) {
-        sum = sum + at::_sparse_coo_tensor_unsafe(indices[i], values[i], own.sizes());
-    }
-    sum = sum.coalesce();
-    auto into = tensor; // as gloo does: the same tensor object holds the sum
-    into.copy_(sum);
-    work->complete();
-    return enlist(work);
-}
-
 WorkPtr SoloBackend::reduce(Tensors &tensors, const c10d::ReduceOptions &opts)
 {
     const auto &tensor = only(tensors, "reduce");
@@ -144,34 +102,48 @@ WorkPtr SoloBackend::allgather(TensorLists &outputs, Tensors &inputs,
                opts.timeout, opts.asyncOp);
 }
 
-namespace
+// One operation for each output and its input, as one call.
+template <typename Opts, typename Add>
+WorkPtr SoloBackend::run_pairs(const Tensors &outputs, const Tensors &inputs, Kind kind,
+                               const Opts &opts, Add add)
 {
-
-void add_allgather(Call &call, const at::Tensor &output, const at::Tensor &input, int size)
-{
-    times_larger(output, input, size, "all_gather_into_tensor");
-    const auto dtype = dtype_of(input);
-    call.add(SOLO_OP_ALLGATHER, dtype, {call.in(input)}, Call::cut(call.out(output), dtype, size));
+    TORCH_CHECK(outputs.size() == inputs.size(), "solo: ", inputs.size(), " inputs, ",
+                outputs.size(), " outputs");
+    Call call;
+    for (size_t i = 0; i < inputs.size(); i++) {
+        add(call, outputs[i], inputs[i]);
+    }
+    return run(std::move(call), kind, inputs, outputs, opts.timeout, opts.asyncOp);
 }
 
-void add_reduce_scatter(Call &call, const at::Tensor &output, const at::Tensor &input, int size,
-                        const c10d::ReduceOp &op)
+WorkPtr SoloBackend::gather_pairs(const Tensors &outputs, const Tensors &inputs, c10d::OpType type,
+                                  const c10d::AllgatherOptions &opts)
 {
-    times_larger(input, output, size, "reduce_scatter_tensor");
-    const auto dtype = dtype_of(input);
-    call.add(SOLO_OP_REDUCE_SCATTER, dtype, Call::cut(call.in(input), dtype, size),
-             {call.out(output)}, 0, &op);
+    const auto add = [this](Call &call, const at::Tensor &output, const at::Tensor &input) {
+        times_larger(output, input, size_, "all_gather_into_tensor");
+        const auto dtype = dtype_of(input);
+        call.add(SOLO_OP_ALLGATHER, dtype, {call.in(input)},
+                 Call::cut(call.out(output), dtype, size_));
+    };
+    return run_pairs(outputs, inputs, {type, "solo:all_gather"}, opts, add);
 }
 
-} // namespace
+WorkPtr SoloBackend::scatter_pairs(const Tensors &outputs, const Tensors &inputs, c10d::OpType type,
+                                   const c10d::ReduceScatterOptions &opts)
+{
+    const auto add = [&](Call &call, const at::Tensor &output, const at::Tensor &input) {
+        times_larger(input, output, size_, "reduce_scatter_tensor");
+        const auto dtype = dtype_of(input);
+        call.add(SOLO_OP_REDUCE_SCATTER, dtype, Call::cut(call.in(input), dtype, size_),
+                 {call.out(output)}, 0, &opts.reduceOp);
+    };
+    return run_pairs(outputs, inputs, {type, "solo:reduce_scatter"}, opts, add);
+}
 
 WorkPtr SoloBackend::_allgather_base(at::Tensor &output, at::Tensor &input,
                                      const c10d::AllgatherOptions &opts)
 {
-    Call call;
-    add_allgather(call, output, input, size_);
-    return run(std::move(call), {c10d::OpType::_ALLGATHER_BASE, "solo:all_gather"}, Tensors{input},
-               {output}, opts.timeout, opts.asyncOp);
+    return gather_pairs({output}, {input}, c10d::OpType::_ALLGATHER_BASE, opts);
 }
 
 WorkPtr SoloBackend::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
@@ -202,14 +174,7 @@ WorkPtr SoloBackend::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
 WorkPtr SoloBackend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                      const c10d::AllgatherOptions &opts)
 {
-    TORCH_CHECK(outputs.size() == inputs.size(), "solo: ", inputs.size(), " inputs, ",
-                outputs.size(), " outputs");
-    Call call;
-    for (size_t i = 0; i < inputs.size(); i++) {
-        add_allgather(call, outputs[i], inputs[i], size_);
-    }
-    return run(std::move(call), {c10d::OpType::COALESCED, "solo:all_gather"}, inputs, outputs,
-               opts.timeout, opts.asyncOp);
+    return gather_pairs(outputs, inputs, c10d::OpType::COALESCED, opts);
 }
 
 WorkPtr SoloBackend::gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts)
@@ -230,6 +195,23 @@ WorkPtr SoloBackend::gather(TensorLists &outputs, Tensors &inputs, const c10d::G
     return run(std::move(call), {c10d::OpType::GATHER, "solo:gather"}, inputs, std::move(list),
                opts.timeout, opts.asyncOp);
 }
+
+#if TORCH_VERSION_MINOR >= 14
+WorkPtr SoloBackend::gather_single(at::Tensor &output, at::Tensor &input,
+                                   const c10d::GatherOptions &opts)
+{
+    Call call;
+    const auto dtype = dtype_of(input);
+    Call::Parts parts;
+    if (opts.rootRank == rank_) {
+        times_larger(output, input, size_, "gather_single");
+        parts = Call::cut(call.out(output), dtype, size_);
+    }
+    call.add(SOLO_OP_GATHER, dtype, {call.in(input)}, std::move(parts), opts.rootRank);
+    return run(std::move(call), {c10d::OpType::GATHER, "solo:gather"}, Tensors{input},
+               opts.rootRank == rank_ ? Tensors{output} : Tensors{}, opts.timeout, opts.asyncOp);
+}
+#endif
 
 WorkPtr SoloBackend::scatter(Tensors &outputs, TensorLists &inputs,
                              const c10d::ScatterOptions &opts)
@@ -269,24 +251,13 @@ WorkPtr SoloBackend::reduce_scatter(Tensors &outputs, TensorLists &inputs,
 WorkPtr SoloBackend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                           const c10d::ReduceScatterOptions &opts)
 {
-    Call call;
-    add_reduce_scatter(call, output, input, size_, opts.reduceOp);
-    return run(std::move(call), {c10d::OpType::_REDUCE_SCATTER_BASE, "solo:reduce_scatter"},
-               Tensors{input}, {output}, opts.timeout, opts.asyncOp);
+    return scatter_pairs({output}, {input}, c10d::OpType::_REDUCE_SCATTER_BASE, opts);
 }
 
 WorkPtr SoloBackend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                      const c10d::ReduceScatterOptions &opts)
 {
-    TORCH_CHECK(outputs.size() == inputs.size(), "solo: ", inputs.size(), " inputs, ",
-                outputs.size(), " outputs");
-    Call call;
-    for (size_t i = 0; i < inputs.size(); i++) {
-        add_reduce_scatter(call, outputs[i], inputs[i], size_, opts.reduceOp);
-    }
-    return run(std::move(call),
-               {c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "solo:reduce_scatter"}, inputs,
-               outputs, opts.timeout, opts.asyncOp);
+    return scatter_pairs(outputs, inputs, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, opts);
 }
 
 namespace
@@ -352,6 +323,9 @@ WorkPtr SoloBackend::alltoall(Tensors &outputs, Tensors &inputs, const c10d::All
 
 WorkPtr SoloBackend::barrier(const c10d::BarrierOptions &opts)
 {
+    if (auto side = device_side_now()) { // what was begun before comes before
+        side->drain(opts.timeout > milliseconds(0) ? opts.timeout : options_.timeout);
+    }
     Call call;
     call.add(SOLO_OP_BARRIER, SOLO_BYTES, {}, {});
     return run(std::move(call), {c10d::OpType::BARRIER, "solo:barrier"}, std::nullopt, {},
@@ -364,7 +338,7 @@ void SoloBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_a
         throw_error(SOLO_ETIMEDOUT,
                     "Rank " + std::to_string(rank_) + " timed out in monitoredBarrier after 0 ms");
     }
-    check(solo_group_monitored_barrier(group_, timeout_ms(opts.timeout), wait_all_ranks));
+    check(solo_group_monitored_barrier(group(), timeout_ms(opts.timeout), wait_all_ranks));
 }
 
 } // namespace solo_c10d

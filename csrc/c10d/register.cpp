@@ -28,7 +28,7 @@ namespace
 {
 
 void open_group(const c10::intrusive_ptr<c10d::ProcessGroup> &group, int64_t timeout_ms,
-                std::string name, std::string store_host)
+                std::string name, std::string store_host, bool later)
 {
     solo_c10d::OpenOptions options;
     options.rank = group->getRank();
@@ -36,6 +36,7 @@ void open_group(const c10::intrusive_ptr<c10d::ProcessGroup> &group, int64_t tim
     options.timeout = std::chrono::milliseconds(timeout_ms);
     options.name = name;
     options.store_host = store_host;
+    options.later = later;
     auto backend = c10::make_intrusive<solo_c10d::SoloBackend>(group->getStore(), options);
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
 }
@@ -45,6 +46,11 @@ void open_group(const c10::intrusive_ptr<c10d::ProcessGroup> &group, int64_t tim
 TORCH_LIBRARY(solo, m)
 {
     m.def("open(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name, "
-          "str store_host) -> ()",
+          "str store_host, bool later) -> ()",
           open_group);
+    m.def("nccl_calls(__torch__.torch.classes.c10d.ProcessGroup group) -> int",
+          [](const c10::intrusive_ptr<c10d::ProcessGroup> &group) {
+              const auto backend = group->getBackend(c10::DeviceType::CPU);
+              return static_cast<int64_t>(backend->getMemoryStats().at("nccl_calls"));
+          });
 }

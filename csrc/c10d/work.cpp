@@ -95,6 +95,47 @@ void SoloWork::complete(std::exception_ptr error)
     }
 }
 
+// The future is made here, so that complete() settles it: only there the right stream is current.
+void SoloWork::on_device(at::Device device)
+{
+    devices_ = {device};
+    getFuture();
+}
+
+void SoloWork::ends_with(std::shared_ptr<c10::Event> event)
+{
+    std::lock_guard<std::mutex> guard(future_mutex_);
+    event_ = std::move(event);
+}
+
+bool SoloWork::isCompleted()
+{
+    if (!Work::isCompleted()) {
+        return false;
+    }
+    std::lock_guard<std::mutex> guard(future_mutex_);
+    return error_ || !event_ || event_->query();
+}
+
+void SoloWork::synchronize()
+{
+    std::shared_ptr<c10::Event> event;
+    {
+        std::lock_guard<std::mutex> guard(future_mutex_);
+        event = event_;
+    }
+    if (event) {
+        const c10::impl::VirtualGuardImpl impl(event->device_type());
+        event->block(impl.getStream(devices_.at(0)));
+    }
+}
+
+// The work is begun by another thread, so its event may not be there yet: waits for that.
+void SoloWork::blockCurrentStream()
+{
+    wait();
+}
+
 c10::intrusive_ptr<Future> SoloWork::getFuture()
 {
     bool ended = false;
@@ -103,7 +144,8 @@ c10::intrusive_ptr<Future> SoloWork::getFuture()
         if (future_) {
             return future_;
         }
-        future_ = c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()));
+        future_ =
+            c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()), devices_);
         ended = ended_;
     }
     if (ended) {

@@ -1,6 +1,7 @@
 // work.h - one call on its way: its tensors, its future, how it ended.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "solo_group.h"
@@ -18,15 +19,21 @@ class SoloWork : public c10d::Work
 
     void complete(std::exception_ptr error = nullptr); // once, from any thread
 
+    // For tensors of an accelerator, before complete(): what is left is in `event`, which a
+    // stream that wants the results waits for. complete() is then called with the stream
+    // current that brings them.
+    void ends_with(std::shared_ptr<c10::Event> event);
+    void on_device(at::Device device);
+
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
     float getDuration() const override;
     uint64_t getSequencenumber() const override;
-    void synchronize() override
-    {
-    }
+    bool isCompleted() override; // the device too
+    void synchronize() override; // the current stream waits, not the caller
+    void blockCurrentStream() override;
     void abort() override;
 
     void set_source(int rank);
@@ -49,6 +56,8 @@ class SoloWork : public c10d::Work
     std::exception_ptr error_;
     c10::intrusive_ptr<c10::ivalue::Future> future_, result_future_;
     std::vector<at::Tensor> outputs_;
+    std::vector<at::Device> devices_;
+    std::shared_ptr<c10::Event> event_;
     const uint64_t sequence_;
     std::atomic<int> source_{-1};
     const std::chrono::steady_clock::time_point begun_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -241,6 +242,24 @@ def test_strided_and_empty_and_sparse_tensors() -> None:
         sparse = torch.sparse_coo_tensor([[rank, 2]], [1.0, 2.0], (4,))
         dist.all_reduce(sparse)
         assert sparse.to_dense().tolist() == [1, 1, 4, 0]
+
+    run(body, 2)
+
+
+def test_sparse_sums_are_asynchronous_and_keep_their_order() -> None:
+    def body(rank: int, world: int) -> None:
+        if rank == 1:
+            time.sleep(0.5)
+        sparse = torch.sparse_coo_tensor([[rank, 2]], [1.0, 2.0], (4,))
+        dense = torch.ones(3)
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in (sparse, dense, sparse)]
+        assert works[0] is not None
+        assert rank or not works[0].is_completed()  # the other rank has not come yet
+        for work in works:
+            assert work is not None
+            work.wait()
+        assert sparse.to_dense().tolist() == [2, 2, 8, 0]
+        assert dense.tolist() == [2, 2, 2]
 
     run(body, 2)
 
