@@ -12,7 +12,7 @@ struct pace {        /* zero: nothing measured */
     uint64_t window_start_us, window_start_bytes; /* 0: not measuring */
 };
 
-/* Streams for a path: streams * send_bytes_max >= four times bandwidth * round
+/* Streams for a path: streams * send_bytes_max >= 2.5 times bandwidth * round
  * trip; 1 to 64. */
 uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
 

@@ -27,6 +27,7 @@ static struct solo_url here;
 static struct side server, client;
 static uint32_t streams_here;
 static int greetings;
+static int server_stalls_at = -1; /* a chunk that is not placed */
 static uint8_t source[CHUNK + CHUNKS], target[CHUNKS][CHUNK];
 
 static void on_open(void *context, struct link *link)
@@ -43,7 +44,9 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
     if (frame->type == FRAME_DELTA) {
         *room_out = target[frame->chunk];
     }
-    return side->place_rc;
+    bool stalls = side == &server && server_stalls_at >= 0 && frame->type == FRAME_DELTA &&
+                  frame->chunk == (uint32_t)server_stalls_at;
+    return stalls ? SOLO_EAGAIN : side->place_rc;
 }
 
 static int on_frame(void *context, struct link *link, const struct frame *frame,
@@ -280,6 +283,24 @@ TEST(paused_frames_arrive_after_resume)
     CHECK_EQ(server.frames, 0);
     CHECK(client.sent < CHUNKS);
     server.place_rc = 0;
+    link_resume(server.link);
+    UNTIL(server.frames == CHUNKS);
+    check_chunks(&server);
+    close_door();
+}
+
+/* One stream stands still, as on a path that loses everything: the others carry the rest. */
+TEST(a_stream_that_stands_still_keeps_only_the_frames_it_had_begun)
+{
+    enum { KEPT_MAX = 24 }; /* what a stream and its socket's two buffers hold, with room */
+    open_door("127.0.0.1");
+    dial(4, false);
+    server_stalls_at = 3;
+    send_chunks(&client);
+    UNTIL(server.frames >= CHUNKS - KEPT_MAX);
+    CHECK_EQ(server.seen[3], 0);
+    CHECK_EQ(link_streams(client.link), 4);
+    server_stalls_at = -1;
     link_resume(server.link);
     UNTIL(server.frames == CHUNKS);
     check_chunks(&server);
