@@ -227,6 +227,25 @@ static bool owners_merges(const struct schedule *s, uint32_t piece, uint32_t sta
     return bytes > 0;
 }
 
+/* ---- by doubling ------------------------------------------------------------------------------------ */
+
+static uint32_t doubling_stages(uint32_t world)
+{
+    uint32_t stages = 0;
+    while (1u << stages < world) {
+        stages++;
+    }
+    return stages;
+}
+
+/* The only transfer of a stage, without bytes. */
+static uint32_t doubling_move(const struct schedule *s, uint32_t stage, bool send, struct move *out)
+{
+    uint32_t step = 1u << stage;
+    out[0] = (struct move){.peer = (s->rank + (send ? step : s->world - step)) % s->world};
+    return 1;
+}
+
 /* ---- choosing --------------------------------------------------------------------------------------- */
 
 static bool has_one_tensor(enum solo_op_kind kind)
@@ -255,7 +274,10 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
                            .stages = 1,
                            .pieces = 1,
                            .piece_bytes = SCHEDULE_PIECE_BYTES};
-    if (has_one_tensor(op->kind) && world > 2 && tensor_bytes(s) > SCHEDULE_WHOLE_BYTES) {
+    if (op->kind == SOLO_OP_BARRIER && world > SCHEDULE_ALL_LINKS) {
+        s->way = WAY_DOUBLING;
+        s->stages = doubling_stages(world);
+    } else if (has_one_tensor(op->kind) && world > 2 && tensor_bytes(s) > SCHEDULE_WHOLE_BYTES) {
         uint64_t whole = s->piece_bytes * world;
         s->way = WAY_OWNERS;
         s->stages = 2;
@@ -275,17 +297,40 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
 
 uint32_t schedule_sends(const struct schedule *s, uint32_t piece, uint32_t stage, struct move *out)
 {
-    return s->way == WAY_WHOLE ? whole_sends(s, piece, out) : owners_sends(s, piece, stage, out);
+    switch (s->way) {
+    case WAY_WHOLE:
+        return whole_sends(s, piece, out);
+    case WAY_OWNERS:
+        return owners_sends(s, piece, stage, out);
+    case WAY_DOUBLING:
+        return doubling_move(s, stage, true, out);
+    }
+    return 0;
 }
 
 uint32_t schedule_receives(const struct schedule *s, uint32_t piece, uint32_t stage,
                            struct move *out)
 {
-    return s->way == WAY_WHOLE ? whole_receives(s, piece, out)
-                               : owners_receives(s, piece, stage, out);
+    switch (s->way) {
+    case WAY_WHOLE:
+        return whole_receives(s, piece, out);
+    case WAY_OWNERS:
+        return owners_receives(s, piece, stage, out);
+    case WAY_DOUBLING:
+        return doubling_move(s, stage, false, out);
+    }
+    return 0;
 }
 
 bool schedule_merges(const struct schedule *s, uint32_t piece, uint32_t stage, struct merge *out)
 {
-    return s->way == WAY_WHOLE ? whole_merges(s, piece, out) : owners_merges(s, piece, stage, out);
+    switch (s->way) {
+    case WAY_WHOLE:
+        return whole_merges(s, piece, out);
+    case WAY_OWNERS:
+        return owners_merges(s, piece, stage, out);
+    case WAY_DOUBLING:
+        break;
+    }
+    return false;
 }

@@ -2,14 +2,18 @@
  * of arrival and hundreds of ranks are tested without a socket.
  *
  * A collective is cut in pieces, which go one behind the other like beads, several at a time;
- * a piece takes one stage or two. In a stage a rank sends and receives; when it has all it
- * receives it may reduce, and then the next stage begins. Two ways:
+ * a piece takes some stages. In a stage a rank sends and receives; when it has all it
+ * receives it may reduce, and then the next stage begins. Three ways:
  *
  *   whole   every part goes straight to who needs it; reductions are made where they are
  *           wanted. One stage: one latency, and for two ranks no byte too many.
  *   owners  each rank owns a slice. First all send an owner its slice and it reduces (or the
  *           root deals the slices out); then the owners send it to all who want it. Two
  *           latencies, 2 (W - 1) / W of the bytes, nobody sends more than others.
+ *   doubling  of barriers among many: in stage k a rank tells the one 2^k further on, and hears
+ *           the one 2^k before it (Hensgen, Finkel, Manber 1988). log2 W stages, and no rank needs
+ *           more than 2 log2 W links. Who is late is told by those alone that wait for it itself:
+ *           where links are few enough to have all, a barrier goes the whole way.
  *
  * Sums are always in rank order, by one rank per element. */
 #ifndef SOLO_COMM_SCHEDULE_H
@@ -19,7 +23,8 @@
 
 #define SCHEDULE_PIECE_BYTES (256u << 10) /* of one transfer that is reduced */
 #define SCHEDULE_WHOLE_BYTES (32u << 10)  /* up to here one latency beats fewer bytes */
-#define SCHEDULE_STAGES      2u
+#define SCHEDULE_ALL_LINKS   16u          /* up to so many ranks a barrier tells all */
+#define SCHEDULE_STAGES      10u          /* log2 of SOLO_WORLD_MAX */
 
 enum place { PLACE_IN, PLACE_OUT, PLACE_SCRATCH };
 
@@ -42,7 +47,7 @@ struct schedule {
     const struct solo_op *op; /* borrowed; NULL lists where a rank has none */
     uint32_t rank, world;
     size_t element;
-    enum { WAY_WHOLE, WAY_OWNERS } way;
+    enum { WAY_WHOLE, WAY_OWNERS, WAY_DOUBLING } way;
     uint32_t stages, pieces;
     uint64_t piece_bytes;   /* of one transfer */
     uint64_t scratch_bytes; /* that a piece needs */

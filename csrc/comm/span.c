@@ -40,8 +40,7 @@ static void enqueue(struct span *x, uint32_t piece, uint32_t stage)
     for (uint32_t i = 0; i < count; i++) {
         const struct move *move = &x->moves[i];
         struct outgoing *out = &x->outgoing[move->peer];
-        uint32_t at = (out->first + out->count++) % x->parcels_each;
-        x->parcels[move->peer * x->parcels_each + at] = (struct parcel){
+        *parcel_of(x, move->peer, out->first + out->count++) = (struct parcel){
             .at = address(x, piece, move), .bytes = move->bytes, .piece = piece, .stage = stage};
         bead_of(x, piece)->unsent++;
         x->parcels_left++;
@@ -53,7 +52,7 @@ static void begin_piece(struct span *x)
     uint32_t piece = x->begun++;
     struct bead *bead = bead_of(x, piece);
     *bead = (struct bead){0};
-    memset(slot_of(x, piece, 0, 0), 0, SCHEDULE_STAGES * x->world * sizeof(struct slot));
+    memset(slot_of(x, piece, 0, 0), 0, x->schedule.stages * x->world * sizeof(struct slot));
     for (uint32_t stage = 0; stage < x->schedule.stages; stage++) {
         bead->awaited[stage] = schedule_receives(&x->schedule, piece, stage, x->moves);
         for (uint32_t i = 0; i < bead->awaited[stage]; i++) {
@@ -174,7 +173,7 @@ static int pump_to(struct span *x, uint32_t to)
 {
     struct outgoing *out = &x->outgoing[to];
     while (out->count && out->ahead < SPAN_AHEAD_BYTES) {
-        struct parcel *parcel = &x->parcels[to * x->parcels_each + out->first];
+        struct parcel *parcel = parcel_of(x, to, out->first);
         int rc = send_frame(x, to, parcel);
         if (rc < 0) {
             return rc == SOLO_EAGAIN ? 0 : rc;
@@ -182,7 +181,7 @@ static int pump_to(struct span *x, uint32_t to)
         if (parcel->sent == parcel->bytes) {
             bead_of(x, parcel->piece)->unsent--; /* the parcel itself; its frames still count */
             x->parcels_left--;
-            out->first = (out->first + 1) % x->parcels_each;
+            out->first++;
             out->count--;
         }
     }
@@ -277,13 +276,14 @@ static int make_room(struct span *x)
     depth = depth < 2 ? 2 : depth > SPAN_DEPTH_MAX ? SPAN_DEPTH_MAX : depth;
     x->depth = s->pieces < depth ? s->pieces : (uint32_t)depth;
     if (x->depth > x->beads_held) {
-        size_t slots = (size_t)x->depth * SCHEDULE_STAGES * x->most;
         TRY(grow((void **)&x->beads, x->depth * sizeof *x->beads));
-        TRY(grow((void **)&x->slots, slots * sizeof *x->slots));
-        uint32_t parcels = x->depth * SCHEDULE_STAGES;
-        TRY(grow((void **)&x->parcels, (size_t)parcels * x->most * sizeof *x->parcels));
         x->beads_held = x->depth;
-        x->parcels_each = parcels;
+    }
+    uint32_t rows = x->depth * s->stages;
+    if (rows > x->rows_held) {
+        TRY(grow((void **)&x->slots, (size_t)rows * x->most * sizeof *x->slots));
+        TRY(grow((void **)&x->parcels, (size_t)rows * x->most * sizeof *x->parcels));
+        x->rows_held = rows;
     }
     if (x->depth * s->scratch_bytes > x->scratch_held) {
         TRY(grow((void **)&x->scratch, x->depth * s->scratch_bytes));

@@ -57,12 +57,12 @@ struct span {
     /* memory, grown as needed */
     struct bead *beads;
     struct slot *slots;     /* [depth][stages][world] */
-    struct parcel *parcels; /* [world][parcels_each] */
+    struct parcel *parcels; /* [world][depth * stages] */
     struct outgoing *outgoing;
     struct move *moves;
     const void **sources;
     uint8_t *scratch;
-    uint32_t beads_held, parcels_each;
+    uint32_t beads_held, rows_held; /* depth; depth * stages */
     uint64_t scratch_held;
 };
 
@@ -83,7 +83,14 @@ static inline bool place_of(const struct span *x, uint32_t member, uint32_t *out
 static inline struct slot *slot_of(const struct span *x, uint32_t piece, uint32_t stage,
                                    uint32_t from)
 {
-    return &x->slots[((piece % x->depth) * SCHEDULE_STAGES + stage) * x->world + from];
+    return &x->slots[((piece % x->depth) * x->schedule.stages + stage) * x->world + from];
+}
+
+/* Number `index` of the ring of parcels for a rank. */
+static inline struct parcel *parcel_of(const struct span *x, uint32_t to, uint32_t index)
+{
+    uint32_t each = x->depth * x->schedule.stages;
+    return &x->parcels[to * each + index % each];
 }
 
 /* span_frames.c */

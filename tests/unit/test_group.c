@@ -9,7 +9,7 @@
 #include "os/thread.h"
 #include "solo_group.h"
 
-enum { RANKS_MAX = 8 };
+enum { RANKS_MAX = 24 };
 
 static struct world {
     uint32_t size, hosts, timeout_ms;
@@ -388,6 +388,24 @@ static void nothing(struct solo_group *group, uint32_t rank, uint32_t size)
     (void)group;
     (void)rank;
     (void)size;
+}
+
+static void check_links_of_barriers(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    struct solo_op barrier = {.kind = SOLO_OP_BARRIER, .dtype = SOLO_BYTES};
+    struct solo_group_figures figures = {.size = sizeof figures};
+    (void)rank;
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(solo_group_run(group, &barrier, 1, 0), 0);
+    }
+    solo_group_stats(group, &figures);
+    CHECK_EQ(figures.hosts, size);
+    CHECK(figures.connections <= 2 * 5);
+}
+
+TEST(a_barrier_among_many_hosts_does_not_connect_everybody_with_everybody)
+{
+    run(20, 20, 20000, check_links_of_barriers);
 }
 
 TEST(groups_come_and_go)

@@ -10,10 +10,11 @@ struct rank {
     struct schedule schedule;
     struct solo_op op;
     struct solo_part *in, *out;
-    uint32_t piece, stage; /* pieces one at a time: the strictest order */
-    uint32_t awaited[2];   /* of this piece, by stage */
+    uint32_t piece, stage;             /* pieces one at a time: the strictest order */
+    uint32_t awaited[SCHEDULE_STAGES]; /* of this piece, by stage */
     uint8_t *scratch;
-    bool over;
+    bool over, late; /* late: it has not come yet, what is sent to it waits */
+    bool sends_to[RANKS_MAX];
 };
 
 struct letter { /* one transfer under way */
@@ -51,6 +52,7 @@ static void send_stage(uint32_t from)
             memcpy(letter->payload, address(rank, &moves[i]), moves[i].bytes);
         }
         sent_bytes[from] += moves[i].bytes;
+        rank->sends_to[moves[i].peer] = true;
     }
 }
 
@@ -105,7 +107,7 @@ static bool deliver(const struct letter *letter)
     static struct move moves[RANKS_MAX];
     struct rank *rank = &ranks[letter->to];
     CHECK(!rank->over && letter->piece >= rank->piece);
-    if (letter->piece > rank->piece) {
+    if (letter->piece > rank->piece || rank->late) {
         return false;
     }
     uint32_t count = schedule_receives(&rank->schedule, letter->piece, letter->stage, moves);
@@ -123,9 +125,8 @@ static bool deliver(const struct letter *letter)
     CHECK_FAIL("rank %u expects nothing of rank %u", letter->to, letter->from);
 }
 
-static void run_all(uint32_t world, uint64_t seed)
+static void start_all(uint32_t world)
 {
-    struct rng rng = {seed};
     for (uint32_t i = 0; i < world; i++) {
         struct rank *rank = &ranks[i];
         schedule_init(&rank->schedule, &rank->op, i, world);
@@ -137,8 +138,16 @@ static void run_all(uint32_t world, uint64_t seed)
         sent_bytes[i] = 0;
     }
     for (uint32_t i = 0; i < world; i++) {
-        begin_piece(i);
+        if (!ranks[i].late) {
+            begin_piece(i);
+        }
     }
+}
+
+static void run_all(uint32_t world, uint64_t seed)
+{
+    struct rng rng = {seed};
+    start_all(world);
     for (uint32_t i = 0; i < world; i++) {
         advance(i);
     }
@@ -326,5 +335,54 @@ TEST(a_large_broadcast_asks_no_rank_to_send_the_tensor_twice)
     check_kind(SOLO_OP_BROADCAST, 8, 1000000, 3, 3);
     for (uint32_t i = 0; i < 8; i++) {
         CHECK(sent_bytes[i] <= 2 * 1000000 * sizeof(float));
+    }
+}
+
+static void deliver_what_can_be(void)
+{
+    for (uint32_t i = 0; i < bag_count;) {
+        struct letter letter = bag[i];
+        bool delivered = deliver(&letter);
+        if (delivered) {
+            free(letter.payload);
+            bag[i] = bag[--bag_count];
+        }
+        i = delivered ? 0 : i + 1;
+    }
+}
+
+TEST(nobody_leaves_a_barrier_before_everybody_has_come)
+{
+    static const uint32_t worlds[] = {2, 3, 16, 17, 33, 100, 256};
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+        uint32_t world = worlds[w], late = world * 2 / 3;
+        for (uint32_t i = 0; i < world; i++) {
+            make_rank(SOLO_OP_BARRIER, world, i, 0, 0);
+        }
+        ranks[late].late = true;
+        start_all(world);
+        deliver_what_can_be();
+        for (uint32_t i = 0; i < world; i++) {
+            CHECK(!ranks[i].over);
+        }
+        ranks[late].late = false;
+        begin_piece(late);
+        deliver_what_can_be();
+        for (uint32_t i = 0; i < world; i++) {
+            CHECK(ranks[i].over);
+            free(ranks[i].scratch);
+        }
+    }
+}
+
+TEST(a_barrier_of_many_needs_few_links)
+{
+    check_kind(SOLO_OP_BARRIER, 256, 0, 0, 5);
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t links = 0;
+        for (uint32_t to = 0; to < 256; to++) {
+            links += ranks[i].sends_to[to] || ranks[to].sends_to[i];
+        }
+        CHECK(links <= 2 * 8);
     }
 }
