@@ -36,6 +36,8 @@ SIM_SRC := $(wildcard tests/sim/*.c)
 FUZZ    := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCH   := $(patsubst benchmarks/%.c,$(BUILD)/%,$(wildcard benchmarks/*.c))
 SOLORUN := $(BUILD)/solorun
+SHARE   := $(addprefix $(BUILD)/share/,man/man1/solorun.1 zsh/site-functions/_solorun \
+             bash-completion/completions/solorun fish/vendor_completions.d/solorun.fish)
 MEMBER  := $(BUILD)/member
 
 .PHONY: help setup demo test bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
@@ -54,7 +56,7 @@ help:
 
 # ---- the C library, its tests, the launcher -------------------------------------------------
 lib: $(LIB)
-launcher: $(SOLORUN)
+launcher: $(SOLORUN) $(SHARE)
 ctests: $(UNIT) $(if $(SIM_SRC),$(BUILD)/sim) $(MEMBER)
 
 $(BUILD)/%.o: %.c
@@ -79,6 +81,15 @@ $(BUILD)/solorun.o: $(patsubst %.c,$(BUILD)/%.o,$(wildcard launcher/*.c))
 
 $(SOLORUN): $(BUILD)/solorun.o $(LIB)
 	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+
+# What shells and man find beside an installed solorun; it writes them itself.
+$(BUILD)/share/man/man1/solorun.1: WORDS = manual
+$(BUILD)/share/zsh/site-functions/_solorun: WORDS = completion zsh
+$(BUILD)/share/bash-completion/completions/solorun: WORDS = completion bash
+$(BUILD)/share/fish/vendor_completions.d/solorun.fish: WORDS = completion fish
+$(SHARE): $(SOLORUN)
+	@mkdir -p $(@D)
+	$(SOLORUN) $(WORDS) > $@
 
 $(MEMBER): $(BUILD)/tests/e2e/member.o $(LIB)
 	$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
@@ -107,6 +118,7 @@ INSTALLED := $(shell find csrc launcher solo -name '*.[chpt]*' -not -name '*.so'
 $(VENV)/.installed: $(VENV)/.packages setup.py pyproject.toml $(INSTALLED)
 	$(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps -e . 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
 	@install -m 755 build/release/solorun $(VENV)/bin/solorun # an editable install leaves it out
+	@cp -r build/release/share $(VENV)/
 	@touch $@
 
 venv: $(VENV)/.packages

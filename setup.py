@@ -18,6 +18,12 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = pathlib.Path(__file__).parent.resolve()
 BUILD = "build/release"
+SHARE = (
+    "share/man/man1/solorun.1",
+    "share/zsh/site-functions/_solorun",
+    "share/bash-completion/completions/solorun",
+    "share/fish/vendor_completions.d/solorun.fish",
+)
 
 
 def torch_extension() -> Extension:
@@ -85,5 +91,8 @@ setup(
         torch_extension(),
     ],
     cmdclass={"build_ext": Build},
-    data_files=[("bin", [f"{BUILD}/solorun"])],
+    data_files=[
+        ("bin", [f"{BUILD}/solorun"]),
+        *((str(pathlib.PurePath(path).parent), [f"{BUILD}/{path}"]) for path in SHARE),
+    ],
 )

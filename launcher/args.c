@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static const char *const commands[] = {"master", "doctor", "status", "completion", "errors"};
+static const char *const commands[] = {"master",     "doctor", "status",
+                                       "completion", "manual", "errors"};
 
 static struct finding unknown(const char *word)
 {

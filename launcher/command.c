@@ -144,6 +144,7 @@ static void set_job(const struct launch *launch, struct command *out)
     set(out, "SOLO_VERBOSE", of[FLAG_VERBOSE].value);
     set(out, "SOLO_STREAMS", of[FLAG_STREAMS].value);
     set(out, "SOLO_MEMORY", launch->memory_bytes ? number(launch->memory_bytes) : NULL);
+    set(out, "SOLO_LOG_SIZE", launch->log_bytes ? number(launch->log_bytes) : NULL);
     set(out, "SOLO_DEVICE", launch->device.device);
     set(out, "SOLO_COLOR", of[FLAG_COLOR].value);
     set(out, "SOLO_LOG_FORMAT", of[FLAG_LOG_FORMAT].value);

@@ -60,6 +60,8 @@ const struct flag flag_table[FLAG_COUNT] = {
         "keep committed anchors here, to outlive the loss of all nodes"),
     ROW(FLAG_LOG_DIR, "log_dir", "DIR", "temporary", O, FLAG_FIRST | FLAG_PLAIN, NULL,
         "PET_LOG_DIR", "one directory a job: logs of ranks, events of the sync"),
+    ROW(FLAG_LOG_SIZE, "log_size", "SIZE", "256MiB", O, FLAG_SYNC, NULL, NULL,
+        "a rank's log begins anew at this size, the former is kept as .1; or none"),
     ROW(FLAG_LOG_FORMAT, "log_format", "FORMAT", "text", O, 0, NULL, NULL,
         "text, or json: one object a line"),
     ROW(FLAG_COLOR, "color", "WHEN", "auto", O, 0, NULL, NULL, "auto, always, never"),

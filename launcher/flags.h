@@ -29,6 +29,7 @@ enum flag_id {
     FLAG_LINGER,
     FLAG_STATE_DIR,
     FLAG_LOG_DIR,
+    FLAG_LOG_SIZE,
     FLAG_LOG_FORMAT,
     FLAG_COLOR,
     FLAG_VERBOSE,

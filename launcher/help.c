@@ -8,7 +8,7 @@
 
 static const char usage[] =
     "usage: solorun [flags] train.py [the script's own]\n"
-    "       solorun master|doctor|status URL|completion bash\n"
+    "       solorun master|doctor|status URL|completion SHELL|manual|errors\n"
     "\n"
     "  solorun --device_count 2 train.py                                        torchrun + DDP\n"
     "  solorun --solo --node_rank 0 --master_url tcp://10.0.0.1:29400 train.py  the first node\n"
@@ -55,34 +55,4 @@ void help_print(bool all)
     puts("\n\nNames are taken with _ or -. Each flag has a variable SOLO_<NAME> (--solo:\n"
          "SOLO_ENABLE) and a key in ./solo.toml or $XDG_CONFIG_HOME/solo/config.toml.\n"
          "flag > SOLO_* > PET_* > file > scheduler > default; --print_config shows them all.");
-}
-
-bool help_completion(const char *shell)
-{
-    if (strcmp(shell, "bash") != 0) {
-        return false;
-    }
-    fputs("_solorun() {\n"
-          "    local word=${COMP_WORDS[COMP_CWORD]} flags='",
-          stdout);
-    for (int id = 0; id < FLAG_COUNT; id++) {
-        printf("--%s ", flag_table[id].name);
-    }
-    for (int i = 0; i < torchrun_count; i++) {
-        if (flag_find(torchrun_table[i].name) == FLAG_COUNT) {
-            printf("--%s ", torchrun_table[i].name);
-        }
-    }
-    puts("'\n"
-         "    if [[ $word == -* ]]; then\n"
-         "        COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
-         "    elif [[ $COMP_CWORD == 1 ]]; then\n"
-         "        COMPREPLY=($(compgen -W 'master doctor status completion' -- \"$word\")\n"
-         "                   $(compgen -f -X '!*.py' -- \"$word\"))\n"
-         "    else\n"
-         "        COMPREPLY=($(compgen -f -- \"$word\"))\n"
-         "    fi\n"
-         "}\n"
-         "complete -o filenames -F _solorun solorun");
-    return true;
 }

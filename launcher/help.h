@@ -5,7 +5,9 @@
 #include <stdbool.h>
 
 void help_print(bool all);
-/* A completion script for "bash"; false for a shell we have none for. */
+/* solorun(1). */
+void help_manual(void);
+/* A completion script for bash, zsh or fish; false for a shell we have none for. */
 bool help_completion(const char *shell);
 
 #endif

@@ -144,6 +144,10 @@ static struct finding step_sync(struct launch *launch)
         return fail(CODE_MEMORY, text_format("--memory %s", memory), NULL, "a size: 16GiB, 900MiB",
                     NULL);
     }
+    const char *log_size = launch_text(launch, FLAG_LOG_SIZE);
+    if (strcmp(log_size, "none") != 0 && !number_bytes(log_size, &launch->log_bytes)) {
+        return bad_value(launch, FLAG_LOG_SIZE, "a size: 256MiB, or none");
+    }
     return fine("every %s steps, outer %s, codec %s", interval, outer, codec);
 }
 

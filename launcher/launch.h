@@ -24,13 +24,13 @@ struct launch {
     int expected;  /* nodes, for messages; 0: unknown */
     int min_nodes;
     uint32_t timeout_ms, lease_ms;
-    uint64_t memory_bytes; /* 0: no limit */
+    uint64_t memory_bytes, log_bytes; /* 0: no limit */
 
     struct solo_url master, worker;
     const char *master_text;       /* tcp://HOST:PORT as given, with its port */
     struct address master_address; /* size 0: not resolved yet */
     bool master_loopback, has_worker;
-    bool master_seen; /* it runs, by its own word */
+    bool master_seen;        /* it runs, by its own word */
     const char *own_address; /* numeric, by the route to the master; NULL: none */
     const char *interface;   /* that has it */
     const char *token;       /* NULL: none */

@@ -123,8 +123,12 @@ static int run_command(struct launch *launch)
         const char *shell = operands->count ? operands->items[0] : "";
         if (!help_completion(shell)) {
             die_if_failed(fail(CODE_VALUE, text_format("completion for \"%s\"", shell), NULL,
-                               "solorun completion bash", NULL));
+                               "solorun completion bash, zsh or fish", NULL));
         }
+        return 0;
+    }
+    if (strcmp(name, "manual") == 0) {
+        help_manual();
         return 0;
     }
     if (strcmp(name, "errors") == 0) {

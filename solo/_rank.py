@@ -13,6 +13,8 @@ import time
 import traceback
 from types import TracebackType
 
+from solo import log_size
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -21,6 +23,7 @@ def install() -> None:
     with contextlib.suppress(Exception):
         die_with_agent(int(os.environ["SOLO_AGENT_PID"]))
         tell_exception()
+        log_size.install()
 
 
 def die_with_agent(agent: int) -> None:

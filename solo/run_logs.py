@@ -12,7 +12,7 @@ import os
 import pathlib
 import sys
 import threading
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import to_map
@@ -35,16 +35,25 @@ class Copy:
         self.thread.start()
 
     def run(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self.path.open("rb") as file:
+        with contextlib.suppress(OSError, ValueError):
+            while self.copy_one():
+                pass
+
+    def copy_one(self) -> bool:
+        """Copy a file to its end; whether another has taken its place (``solo.log_size``)."""
+        with self.path.open("rb") as file:
             last = False
             while True:
                 if data := file.read(COPY_BYTES):
                     self.stream.buffer.write(data)
                     self.stream.flush()
                 elif last:
-                    return
-                else:
-                    last = self.finished.wait(POLL_S)  # then once more, to the very end
+                    return self.replaced(file)
+                else:  # once more after the end, or after it was replaced, to the very end
+                    last = self.finished.wait(POLL_S) or self.replaced(file)
+
+    def replaced(self, file: BinaryIO) -> bool:
+        return self.path.stat().st_ino != os.fstat(file.fileno()).st_ino
 
     def finish(self) -> None:
         self.finished.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
+import subprocess
 
 import pytest
 from solorun_process import command_of, environment, failure, run, settings_of
@@ -185,11 +187,33 @@ def test_a_script_may_have_a_commands_name(tmp_path: pathlib.Path) -> None:
     assert command_of("./doctor", cwd=tmp_path)[1][-1] == "./doctor"
 
 
-def test_completion_offers_every_flag() -> None:
-    script = run("completion", "bash").stdout
-    assert "--sync_interval" in script
-    assert "--max_restarts" in script
-    assert "solorun completion bash" in failure(run("completion", "tcsh"), 2, 64)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_offers_every_flag_in_words_that_the_shell_understands(
+    shell: str, tmp_path: pathlib.Path
+) -> None:
+    script = tmp_path / shell
+    script.write_text(run("completion", shell).stdout)
+    dash = "-l " if shell == "fish" else "--"
+    helped = re.findall(r"^  --(\w+)", run("--help_all").stdout, re.M)
+    for name in [*helped, "max_restarts"]:
+        assert re.search(rf"{dash}{name}\b", script.read_text()), name
+    if program := shutil.which(shell):
+        subprocess.run([program, "-n", script], check=True)
+
+
+def test_completion_for_another_shell_is_told_which_there_are() -> None:
+    assert "solorun completion bash, zsh or fish" in failure(run("completion", "tcsh"), 2, 64)
+
+
+def test_the_manual_has_every_flag_and_is_clean_troff() -> None:
+    page = run("manual").stdout
+    for name in re.findall(r"^  --(\w+)(?: [A-Z]+)?  ", run("--help_all").stdout, re.M):
+        assert f".TP\n\\fB\\-\\-{name}\\fR" in page, name
+    if program := shutil.which("groff"):
+        words = [program, "-man", "-ww", "-Tutf8"]
+        done = subprocess.run(words, input=page, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "SOLORUN(1)" in done.stdout
 
 
 # ---- schedulers ---------------------------------------------------------------------------

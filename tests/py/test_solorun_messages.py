@@ -192,6 +192,7 @@ def test_numbers_and_schedules_are_intervals(interval: str) -> None:
         ("--min_nodes=0", 2),
         ("--streams=0", 2),
         ("--memory=lots", 32),
+        ("--log_size=big", 2),
         ("--job_id=a/b", 2),
         ("--job_id=.", 2),
         ("--job_id=latest", 2),

@@ -258,6 +258,30 @@ def test_an_earlier_log_is_kept_once(tmp_path: pathlib.Path) -> None:
     assert job.log("node0/rank0.out.log.1") == "first\n"
 
 
+def test_a_log_that_grows_too_large_begins_anew_and_the_console_misses_nothing(
+    tmp_path: pathlib.Path,
+) -> None:
+    body = (
+        "def logs():\n"
+        "    folder = os.path.dirname(os.readlink('/proc/self/fd/1'))\n"
+        "    here = os.path.join(folder, 'rank0.out.log')\n"
+        "    return os.path.exists(here + '.1') and os.path.getsize(here) < 5000\n"
+        "os.environ['SOLO_LOG_SIZE'] = '5000'\n"
+        "from solo import log_size\n"
+        "log_size.install()\n"
+        "for line in range(1000):\n    print('line', line, flush=True)\n"
+        "deadline = time.time() + 30\n"
+        "while not logs() and time.time() < deadline:\n    time.sleep(0.05)\n"
+        "print('the end', flush=True)\n"
+    )
+    job = make(tmp_path, body)
+    done = job.run("--log_size=none")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"line {line}\n" for line in range(1000)) + "the end\n"
+    assert job.log("node0/rank0.out.log") == "the end\n"
+    assert job.log("node0/rank0.out.log.1").endswith("line 999\n")
+
+
 def test_tee_shows_every_rank_with_node_and_rank(tmp_path: pathlib.Path) -> None:
     done = make(tmp_path, "print('x')").run("--device_count=2", "--tee=3")
     assert sorted(done.stdout.splitlines()) == ["n0/r0: x", "n0/r1: x"]
