@@ -101,7 +101,7 @@ $(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(LIB)
 	$(CLANG) $(CFLAGS) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
 
 .SECONDARY:
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 # ---- set-up -----------------------------------------------------------------------------------
 packages:
