@@ -75,21 +75,38 @@ class Outcome:
     lost: float
 
 
-def outcome(
-    survivors: Sequence[Rows], events: Sequence[dict[str, Any]], at: float, steps: int
-) -> Outcome:
+def steps_lost(rank: int, rows: Rows, events: Sequence[dict[str, Any]]) -> float:
+    """By how many steps node ``rank`` saw the model move less than the committed rounds say.
+
+    A round moves the model by the mean of its members' steps, each weighted by its own: less
+    than a whole interval where a node came late.
+    """
+    moved = next(row["moved"] for row in rows if "moved" in row)
+    mine = [event for event in events if event.get("node") == rank]
+    first = next(event.get("version", 0) for event in mine if event["event"] == "joined")
+    last = next(event["version"] for event in mine if event["event"] == "left")
+    return float(
+        sum(
+            event["steps"]
+            for event in events
+            if event["event"] == "committed" and first < event["version"] <= last
+        )
+        - moved
+    )
+
+
+def outcome(survivors: Sequence[Rows], events: Sequence[dict[str, Any]], at: float) -> Outcome:
     """What the survivors' rows and the job's events say of a fault at the time ``at``."""
     rows = [row for rows in survivors for row in rows if "at" in row]
     merges = [row for row in rows if row["step"] % EVERY == 0 and row["step"] > EVERY]
     before = [row["seconds"] for row in merges if row["at"] < at]
     attempts = [event.get("attempt", 1) for event in events if event["event"] == "committed"]
-    moved = [row["moved"] for rows in survivors for row in rows if "moved" in row]
     return Outcome(
         gap=max(row["longest_gap"] for row in rows if row["at"] > at),
         usual=median(before),
         longest=max(before),
         attempts=max(attempts, default=1),
-        lost=max((steps - each for each in moved), default=float("nan")),
+        lost=max(steps_lost(rank, rows, events) for rank, rows in enumerate(survivors)),
     )
 
 
@@ -112,7 +129,7 @@ def one(
         job.wait(180, nodes[:2])
         rows = [rows_of(node.output) for node in nodes[:2]]
         events = job.events()
-    return outcome(rows, events, at, EVERY * SYNCS)
+    return outcome(rows, events, at)
 
 
 def torchft_gap(fault: str) -> float | None:

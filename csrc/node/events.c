@@ -74,6 +74,6 @@ struct json event_begin(char *text, size_t size, const char *name)
 {
     struct json json = json_begin(text, size);
     json_text(&json, "event", name);
-    json_seconds(&json, "time", clock_wall_us());
+    json_millionths(&json, "time", clock_wall_us());
     return json;
 }

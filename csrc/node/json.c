@@ -60,11 +60,11 @@ void json_u64(struct json *json, const char *key, uint64_t value)
     add_field(json, field, (size_t)length);
 }
 
-void json_seconds(struct json *json, const char *key, uint64_t us)
+void json_millionths(struct json *json, const char *key, uint64_t value)
 {
     char field[128];
-    int length = snprintf(field, sizeof field, "\"%s\": %" PRIu64 ".%06" PRIu64, key, us / 1000000,
-                          us % 1000000);
+    int length = snprintf(field, sizeof field, "\"%s\": %" PRIu64 ".%06" PRIu64, key,
+                          value / 1000000, value % 1000000);
     add_field(json, field, (size_t)length);
 }
 

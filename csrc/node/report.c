@@ -40,11 +40,12 @@ size_t report_line(const struct event *event, char *line, size_t size)
         json_hex(&json, "digest", event->digest);
     }
     if (event->kind == EVENT_COMMITTED) {
-        json_seconds(&json, "waiting", event->wait_us);
-        json_seconds(&json, "exchange", event->us);
-        json_seconds(&json, "apply_before", event->apply_us);
+        json_millionths(&json, "steps", event->steps_millionths);
+        json_millionths(&json, "waiting", event->wait_us);
+        json_millionths(&json, "exchange", event->us);
+        json_millionths(&json, "apply_before", event->apply_us);
     } else if (event->us) {
-        json_seconds(&json, "seconds", event->us);
+        json_millionths(&json, "seconds", event->us);
     }
     if (event->rc) {
         json_text(&json, "error", solo_error_name(event->rc));

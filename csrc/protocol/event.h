@@ -13,7 +13,8 @@ enum event_kind {
     EVENT_BEGIN,       /* round, attempt, member_count */
     EVENT_COMMITTED,   /* round = version, attempt, member_count, contributor_count, digest, bytes;
                           wait_us: first READY to BEGIN; us: BEGIN to the last DONE; apply_us:
-                          the slowest member's for the round before */
+                          the slowest member's for the round before; steps_millionths: by so
+                          many steps the anchor has moved: the contributors' weighted mean */
     EVENT_ABORTED,     /* rank: on whose account; text: why */
     EVENT_NONFINITE,   /* rank left out of this round; text: the tensor */
     EVENT_TWINS,       /* rank and other_rank sent equal deltas: the same data */
@@ -43,6 +44,7 @@ struct event {
     uint32_t member_count, contributor_count;
     struct round_id id;
     uint64_t version, digest, bytes, us, wait_us, apply_us;
+    uint64_t steps_millionths;
     int rc;
     char text[MSG_REASON_MAX];
 };

@@ -45,6 +45,7 @@ static void tell_commit(struct master *master, struct master_out *out)
     event->member_count = master->listed_count;
     event->digest = master->committed_digest;
     event->us = master->now_us - master->begin_us;
+    event->steps_millionths = (uint64_t)(begin->steps < 1e12 ? begin->steps * 1e6 : 0);
     event->wait_us = master->first_ready_us ? master->begin_us - master->first_ready_us : 0;
     for (uint32_t i = 0; i < begin->count; i++) {
         event->contributor_count += begin->weights[i] > 0;

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -76,9 +77,16 @@ def test_of_a_fault_the_gap_after_it_counts_and_missing_steps_are_lost() -> None
             {"moved": moved},
         ]
 
-    events = [{"event": "committed", "attempt": 1}, {"event": "committed", "attempt": 2}]
-    seen = bench_recover.outcome([rows(0.2, 900), rows(0.1, 880)], events, 2.0, 900)
-    assert (seen.gap, seen.usual, seen.attempts, seen.lost) == (0.2, 0.01, 2, 20)
+    events: list[dict[str, Any]] = [
+        {"event": "joined", "node": 0},
+        {"event": "joined", "node": 1, "version": 1},  # it saw the second round alone
+        {"event": "committed", "version": 1, "attempt": 1, "steps": 100.0},
+        {"event": "committed", "version": 2, "attempt": 2, "steps": 90.5},
+        {"event": "left", "node": 1, "version": 2},
+        {"event": "left", "node": 0, "version": 2},
+    ]
+    seen = bench_recover.outcome([rows(0.2, 190.5), rows(0.1, 80.5)], events, 2.0)
+    assert (seen.gap, seen.usual, seen.attempts, seen.lost) == (0.2, 0.01, 2, 10)
 
 
 def test_time_to_a_loss_is_counted_from_the_first_row(tmp_path: pathlib.Path) -> None:

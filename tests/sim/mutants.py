@@ -51,7 +51,7 @@ MUTANTS = [
            "    if (waited_us >= 0) {\n        return true;\n    }\n"
            "    if (somebody_fetches(master)) {\n        return waited_us"),
     Mutant("an_epoch_is_used_again_after_a_restart", "master_settle.c",
-           "master->highest.incarnation = join->epoch.incarnation + 1;", ";"),
+           "master->highest.incarnation = join->epoch.incarnation + 1 + own;", "(void)own;"),
     Mutant("a_later_version_that_comes_back_is_ignored", "master_join.c",
            "newcomer->held.version <= master->version", "newcomer->held.version > 0"),
     # Verdicts.

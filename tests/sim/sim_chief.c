@@ -11,7 +11,7 @@ void chief_start(struct world *world)
     struct proc *proc = &world->procs[SIM_MASTER];
     proc->alive = true;
     struct master_config config = {
-        .incarnation = 1000 + sim_random(world, 2000), /* clocks may go back */
+        .incarnation = 1000 + sim_random(world, 2000000), /* clocks may go back */
         .min_nodes = world->min_nodes,
         .timeout_us = world->timeout_us,
         .lease_us = world->lease_us,

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "node/engine.h"
 #include "os/sock.h"
 
 #define ELEMENTS 3000u
 
-struct node {
+struct trainer {
     struct solo *solo;
     float weight[ELEMENTS];
     int64_t steps;
@@ -21,10 +22,11 @@ struct node {
 
 static const struct solo_tensor tensors[] = {{"weight", ELEMENTS, SOLO_F32, SOLO_PARAM},
                                              {"steps", 1, SOLO_I64, SOLO_MAX}};
-static struct node nodes[3];
+static struct trainer nodes[3];
 static struct solo_master *master;
 static pthread_t master_thread;
 static char url[64];
+static const char *state_dir; /* NULL: none */
 
 static void *run_master(void *unused)
 {
@@ -59,13 +61,14 @@ static void close_master(void)
 
 static void open_node(uint32_t rank, const char *outer)
 {
-    struct node *node = &nodes[rank];
+    struct trainer *node = &nodes[rank];
     struct solo_config config = {.size = sizeof config,
                                  .master_url = url,
                                  .job_id = "unit",
                                  .node_rank = rank,
                                  .device_count = 2,
                                  .outer = outer,
+                                 .state_dir = state_dir,
                                  .timeout_ms = 10000};
     CHECK_EQ(solo_open(&config, &node->solo), 0);
     node->data[0] = node->weight;
@@ -77,7 +80,7 @@ static void open_node(uint32_t rank, const char *outer)
 
 static void *attach(void *context)
 {
-    struct node *node = context;
+    struct trainer *node = context;
     node->joined.size = sizeof node->joined;
     node->rc = solo_attach(node->solo, tensors, 2, node->data, &node->joined);
     return NULL;
@@ -94,7 +97,7 @@ static void attach_all(uint32_t count)
     }
 }
 
-static int submit(struct node *node, uint64_t samples, struct solo_handle **out)
+static int submit(struct trainer *node, uint64_t samples, struct solo_handle **out)
 {
     struct solo_contribution contribution = {
         .size = sizeof contribution, .samples = samples, .steps = 10, .lr_sum = 1};
@@ -348,4 +351,103 @@ TEST(the_memory_that_a_model_needs_is_told_before)
     CHECK(plain >= 3 * 4000000 && plain < 4 * 4000000);
     config.outer = "nesterov";
     CHECK(solo_memory_needed(&config, model, 1) >= plain + 4000000);
+}
+
+/* The saver's thread tells the loop when it is through, until it has ended. */
+TEST(closing_while_the_state_is_written_ends_well_and_keeps_the_last_version)
+{
+    char folder[64];
+    snprintf(folder, sizeof folder, "%s/solo-engine-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    CHECK(mkdtemp(folder));
+    state_dir = folder;
+    for (uint64_t life = 0; life < 10; life++) {
+        open_master(1);
+        open_node(0, "avg");
+        attach_all(1);
+        CHECK_EQ(nodes[0].joined.version, 2 * life);
+        merge_all(1, (const uint64_t[]){1});
+        merge_all(1, (const uint64_t[]){1});
+        close_all(1);
+    }
+    state_dir = NULL;
+    char path[128];
+    snprintf(path, sizeof path, "%s/unit-0.state", folder);
+    CHECK_EQ(unlink(path), 0);
+    CHECK_EQ(rmdir(folder), 0); /* nothing else was left there */
+}
+
+static struct {
+    struct loop *loop;
+    struct conn *conn;
+    bool lost;
+} stranger;
+
+static void on_open(void *context, struct conn *conn)
+{
+    (void)context;
+    struct msg msg = {.type = FRAME_LINK};
+    msg.as.link = (struct msg_link){
+        .node_rank = 0,
+        .stream = 1,
+        .stream_count = 2,
+        .instance = nodes[0].solo->member.config.identity.instance,
+        .to_instance = nodes[1].solo->member.config.identity.instance,
+    };
+    uint8_t payload[LINK_GREETING_MAX];
+    int size = msg_encode(&msg, payload, sizeof payload);
+    CHECK(size > 0);
+    struct frame frame = {.type = FRAME_LINK}; /* the number of a link before the first */
+    CHECK_EQ(conn_send_copy(conn, &frame, payload, (size_t)size), 0);
+}
+
+static int on_frame(void *context, struct conn *conn, const struct frame *frame,
+                    const void *payload)
+{
+    (void)context;
+    (void)conn;
+    (void)frame;
+    (void)payload;
+    return 0;
+}
+
+static void on_lost(void *context, struct conn *conn, int rc, const char *text)
+{
+    (void)context;
+    (void)conn;
+    (void)rc;
+    (void)text;
+    stranger.lost = true;
+}
+
+/* A stream of it that was slow to come up arrives when the link is another one. */
+TEST(a_late_stream_of_a_replaced_link_does_not_end_the_one_that_stands)
+{
+    static const struct conn_calls calls = {.open = on_open, .frame = on_frame, .lost = on_lost};
+    open_master(2);
+    open_node(0, "avg");
+    open_node(1, "avg");
+    attach_all(2);
+    const uint64_t samples[] = {1, 1};
+    merge_all(2, samples);
+    CHECK_EQ(loop_new(&stranger.loop), 0);
+    struct solo_url door;
+    CHECK_EQ(solo_url_parse(nodes[1].solo->member.config.identity.address, &door), 0);
+    struct conn_config config = {
+        .loop = stranger.loop, .job_id = "unit", .roles = 1u << HELLO_DATA, .calls = &calls};
+    CHECK_EQ(conn_dial(&config, &door, &stranger.conn), 0);
+    uint64_t deadline_us = clock_us() + 10000000;
+    while (!stranger.lost) {
+        CHECK(clock_us() < deadline_us);
+        CHECK_EQ(loop_turn(stranger.loop, clock_us() + 50000), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        merge_all(2, samples);
+        CHECK_EQ(nodes[0].result.attempts, 1);
+        CHECK_EQ(nodes[1].result.attempts, 1);
+        CHECK_EQ(nodes[0].result.member_count, 2);
+    }
+    conn_free(stranger.conn);
+    loop_free(stranger.loop);
+    close_all(2);
 }

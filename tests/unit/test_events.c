@@ -8,7 +8,7 @@ TEST(a_line_is_json_whatever_is_in_its_texts)
     struct json json = json_begin(line, sizeof line);
     json_text(&json, "text", "a \"quoted\"\\\n\x01 word");
     json_u64(&json, "number", UINT64_MAX);
-    json_seconds(&json, "time", 1500000);
+    json_millionths(&json, "time", 1500000);
     json_hex(&json, "digest", 255);
     uint32_t list[] = {1, 2};
     json_u32s(&json, "list", list, 2);

@@ -53,6 +53,17 @@ TEST(a_commit_tells_how_long_its_phases_took)
     CHECK_EQ(event->us, 2000);
 }
 
+/* Less than an interval where a node came late: by so much the anchor has moved. */
+TEST(a_commit_tells_by_how_many_steps_the_anchor_has_moved)
+{
+    job(2);
+    ready(0, 0, 7, 40); /* 10 steps */
+    ready(1, 0, 7, 10); /* 2 */
+    done(0, 99, 1);
+    done(1, 99, 2);
+    CHECK_EQ(told(EVENT_COMMITTED)->steps_millionths, 8400000);
+}
+
 TEST(weights_are_what_each_member_did)
 {
     job(2);

@@ -48,7 +48,7 @@ TEST(an_epoch_never_comes_twice_even_if_clocks_go_back)
     say(1, back(1, 1, 7));
     say(2, back(2, 1, 7));
     tick(MASTER_GATHER_US);
-    CHECK_EQ(last_members.epoch.incarnation, 901);
+    CHECK_EQ(last_members.epoch.incarnation, 901 + 50); /* its own number on top */
 }
 
 TEST(a_round_in_doubt_is_committed_if_all_of_its_members_had_it_whole)
