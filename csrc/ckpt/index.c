@@ -245,6 +245,17 @@ static void call_of(const struct pickle *pickle, uint64_t value, struct solo_ckp
     out->keyed = (node[NODE_FLAGS] & FLAG_KEYED) != 0;
 }
 
+static void part_of(const struct pickle *pickle, uint64_t value, struct solo_ckpt_value *out)
+{
+    uint64_t view = value_index(value) >> VIEW_SHIFT;
+    out->count = SOLO_CKPT_NONE;
+    if (view) {
+        const struct pickle_view *part = (struct pickle_view *)pickle->views.items + view - 1;
+        out->first = part->first;
+        out->count = part->count;
+    }
+}
+
 void solo_ckpt_value_get(const struct solo_ckpt *ckpt, uint64_t value, struct solo_ckpt_value *out)
 {
     const struct pickle *pickle = &ckpt->pickle;
@@ -254,8 +265,11 @@ void solo_ckpt_value_get(const struct solo_ckpt *ckpt, uint64_t value, struct so
         out->integer = value_int(value);
         break;
     case SOLO_CKPT_TENSOR:
+        out->integer = (int64_t)value_index(value);
+        break;
     case SOLO_CKPT_STORAGE:
-        out->integer = (uint32_t)value_index(value); /* above it is a storage's view */
+        out->integer = (uint32_t)value_index(value);
+        part_of(pickle, value, out);
         break;
     case SOLO_CKPT_FLOAT:
         out->number = number_of(pickle, value);

@@ -199,6 +199,7 @@ struct solo_ckpt_value {
     const char *bytes;
     size_t size;                         /* of bytes; items of a tuple */
     uint64_t function, arguments, state; /* values; SOLO_CKPT_NONE: absent */
+    uint64_t first, count;               /* STORAGE: a part of it; count SOLO_CKPT_NONE: all */
     int created;                         /* CALL: made by cls.__new__ (NEWOBJ) */
     int keyed;                           /* CALL: its items are key, value pairs (SETITEMS) */
 };

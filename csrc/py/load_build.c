@@ -10,7 +10,7 @@
 struct build {
     const struct solo_ckpt *ckpt;
     PyObject *tensors; /* list */
-    PyObject *storage; /* (row) -> object */
+    PyObject *storage; /* (row, first, count) -> object; count -1: all of it */
     PyObject *resolve; /* (name) -> object */
     PyObject *call;    /* (name, arguments, created) -> object */
     PyObject *state;   /* (object, name, state) */
@@ -210,7 +210,9 @@ static PyObject *make_named(struct build *build, uint64_t value)
 static PyObject *make_row(struct build *build, const struct solo_ckpt_value *value)
 {
     if (value->type == SOLO_CKPT_STORAGE) {
-        return PyObject_CallFunction(build->storage, "L", (long long)value->integer);
+        long long count = value->count == SOLO_CKPT_NONE ? -1 : (long long)value->count;
+        return PyObject_CallFunction(build->storage, "LLL", (long long)value->integer,
+                                     (long long)value->first, count);
     }
     PyObject *tensor = PyList_GetItem(build->tensors, (Py_ssize_t)value->integer);
     Py_XINCREF(tensor);

@@ -266,12 +266,15 @@ class Builder:
         finally:
             torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
 
-    def storage(self, row: int) -> Any:
-        """A storage that the object holds itself, or that an unusual tensor is made of."""
+    def storage(self, row: int, first: int, count: int) -> Any:
+        """A storage that the object holds itself, or that an unusual tensor is made of; ``count``
+        -1: all of it, else so many elements from ``first`` on."""
         size = self.table.storages[row].bytes
         held = untyped(self.cells[row], size)
         self.cells[row] = (held, -1)  # one storage object however often it is asked for
         dtype = torch_dtype(self.table.storages[row].dtype, self.table.storages[row].key)
+        if count >= 0:
+            held = held[first * dtype.itemsize : (first + count) * dtype.itemsize]
         return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
             wrap_storage=held, dtype=dtype, _internal=True
         )

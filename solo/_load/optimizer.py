@@ -84,7 +84,7 @@ class _Skeleton(Builder):
     def __init__(self, table: Table) -> None:
         super().__init__(table, {}, {}, True)
 
-    def storage(self, row: int) -> Any:
+    def storage(self, row: int, first: int, count: int) -> Any:
         return Placeholder("storage")
 
     def call(self, name: str, args: tuple[Any, ...], created: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -10,6 +11,7 @@ from typing import IO, Any
 
 import torch
 
+from solo import _C
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.memory import parse_bytes
 from solo._load.objects import TIED
@@ -95,9 +97,10 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.replace(temporary, target)
     except BaseException as error:
         os.unlink(temporary)
-        if isinstance(error, OSError):
+        cause = _system_error(error)
+        if cause is not None:
             raise fail(
-                "io", f"writing failed: {error}; what was there before is unchanged", path=target
+                "io", f"writing failed: {cause}; what was there before is unchanged", path=target
             ) from error
         raise
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -105,6 +108,14 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """What the system said first: torch.save fails once more while it closes a cut archive."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
 
 
 def _umask() -> int:
@@ -232,13 +243,35 @@ def _save_shards(
     for alias, name in tied.items():
         parts[home[name]][alias] = tensors[alias]
     stem, suffix = STEMS[kind]
-    written, weight_map = [], {}
-    for number, part in enumerate(parts):
-        file = f"{stem}-{number + 1:05d}-of-{len(parts):05d}{suffix}"
+    index = os.path.join(folder, f"{stem}{suffix}.index.json")
+    before = _files_of(index)
+    files = _names(folder, stem, suffix, len(parts))
+    weight_map = {}
+    for file, part in zip(files, parts, strict=True):
         _write(os.path.join(folder, file), kind, part, metadata)
-        written.append(os.path.join(folder, file))
         weight_map.update(dict.fromkeys(part, file))
-    index = os.path.join(folder, f"{stem}{suffix}.index.json")  # last: it makes the rest valid
+    # The index comes last: by it the new files take the place of the old ones, all at once.
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
     atomically(index, lambda stream: stream.write(text.encode()))
-    return [*written, index]
+    for file in before - set(files):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, file))
+    return [*(os.path.join(folder, file) for file in files), index]
+
+
+def _names(folder: str, stem: str, suffix: str, count: int) -> list[str]:
+    """The usual names; others where a file has one of them, which an index may still need."""
+    ends = [f"{number + 1:05d}-of-{count:05d}{suffix}" for number in range(count)]
+    if any(os.path.lexists(os.path.join(folder, f"{stem}-{end}")) for end in ends):
+        stem = f"{stem}-{os.urandom(4).hex()}"
+    return [f"{stem}-{end}" for end in ends]
+
+
+def _files_of(index: str) -> set[str]:
+    """The files beside an index that it names."""
+    try:
+        with open(index, "rb") as stream:
+            _, files, _, faults = _C.shards(stream.read())
+    except OSError:
+        return set()
+    return set() if faults else {file for file in files if os.path.basename(file) == file}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import io
 import os
 import stat
@@ -133,11 +134,17 @@ class RangeSource(Source):
     filesystem = "remote"
 
     def __init__(
-        self, name: str, size: int, fetch: Callable[[int, int], bytes], threads: int
+        self,
+        name: str,
+        size: int,
+        fetch: Callable[[int, int], bytes],
+        threads: int,
+        fill: Callable[[int, memoryview], int] | None = None,
     ) -> None:
         self.name = name
         self.size = size
         self._fetch = fetch
+        self._fill = fill  # where bytes can be had without one more copy
         self._threads = threads
         self._edges: dict[int, bytes] = {}
 
@@ -167,6 +174,18 @@ class RangeSource(Source):
             )
         return bytes(data)
 
+    def _filled(self, offset: int, target: memoryview) -> None:
+        done = 0
+        while self._fill is not None and done < len(target):
+            count = self._fill(offset + done, target[done:])
+            if not count:
+                raise fail(
+                    "truncated",
+                    f"it ended at byte {offset + done}: it was changed or cut",
+                    path=self.name,
+                )
+            done += count
+
     def read_into(
         self,
         index: _C.Checkpoint | None,
@@ -187,7 +206,10 @@ class RangeSource(Source):
         def work(job: tuple[int, int, int]) -> None:
             nonlocal done
             offset, size, address = job
-            _C.store(address, self._exactly(offset, size))
+            if self._fill is None:
+                _C.store(address, self._exactly(offset, size))
+            else:
+                self._filled(offset, memoryview((ctypes.c_uint8 * size).from_address(address)))
             with lock:
                 done += size
             if tick is not None and threading.current_thread() is threading.main_thread():
@@ -278,7 +300,12 @@ def of_object(stream: IO[bytes]) -> tuple[Source, int]:
             stream.seek(at)
             return stream.read(count)
 
-    return RangeSource(name, size, fetch, 1), base
+    def fill(at: int, target: memoryview) -> int:
+        with lock:
+            stream.seek(at)
+            return int(stream.readinto(target) or 0)  # type: ignore[attr-defined]
+
+    return RangeSource(name, size, fetch, 1, fill if hasattr(stream, "readinto") else None), base
 
 
 def _regular_file(stream: IO[bytes]) -> int | None:

@@ -48,6 +48,8 @@ def _path_of(where: Any) -> str | None:
     if paths.is_url(text):
         return None
     path = paths.find(text)
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        return None
     return os.path.dirname(path) or "." if path.endswith(".index.json") else path
 
 
