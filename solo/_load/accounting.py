@@ -52,5 +52,5 @@ def _bytes(limit: int | str | None) -> int | None:
 
 
 def _empty_cache(wanted: bool) -> None:
-    if wanted and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if wanted and torch.cuda.is_available():  # without a context it does nothing
         torch.cuda.empty_cache()

@@ -16,6 +16,7 @@ import torch
 
 from solo import _C
 from solo._load import optimizer, paths
+from solo._load.boxes import RUNS_MAX, Box
 from solo._load.dcp_metadata import Chunk, Item, read_metadata
 from solo._load.errors import CheckpointError, Problem, fail, read_error
 from solo._load.objects import Builder
@@ -203,6 +204,29 @@ class Chunks:
                 view = view.narrow(axis, offset, count)
             view.copy_(self._read_archive(chunk, how))
 
+    def read_box(self, row: int, box: Box, piece: torch.Tensor, how: How) -> None:
+        """A block of a tensor, from those chunks alone that have a part of it."""
+        item = self.tensors[row]
+        width = piece.element_size()
+        reads: dict[str, list[tuple[Read, int, str]]] = {}
+        for chunk in item.chunks:
+            source = Box(chunk.offsets, chunk.sizes)
+            common = source.common(box)
+            if common is None:
+                continue
+            if common.run_count(source, box) > RUNS_MAX:
+                part = Box(_minus(common.offsets, chunk.offsets), common.sizes)
+                target = Box(_minus(common.offsets, box.offsets), common.sizes)
+                target.of(piece).copy_(part.of(self._read_archive(chunk, how)))
+                continue
+            offset, size, crc = self._open_chunk(item, chunk)
+            for at, to, count in common.runs(source, box):
+                read = (offset + at * width, count * width, piece.data_ptr() + to * width, -1)
+                known = crc if count * width == size else 0  # of the whole chunk
+                reads.setdefault(chunk.file, []).append((read, known, item.name))
+        for name, wanted in reads.items():
+            self._run(self.file(name), wanted, how)
+
     def _open_chunk(self, item: Item, chunk: Chunk) -> tuple[int, int, int]:
         """Offset, bytes and checksum of a chunk's data: the one storage of an archive that must
         be exactly what the metadata says."""
@@ -260,6 +284,10 @@ class Chunks:
             how = How(threads=1)
             self._values = {i.name: self._read_archive(i.chunks[0], how) for i in self.blobs}
         return self._values
+
+
+def _minus(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a - b for a, b in zip(one, other, strict=True))
 
 
 def _tensor_at(address: int, item: Item) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from solo import _C
-from solo._load import collection, paths, read
+from solo._load import boxes, collection, distributed, paths, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import CPU, Placement
 from solo._load.single import Request, convert, prepare
@@ -163,6 +163,8 @@ def _compare(
 
 def _place(tensor: torch.Tensor) -> object:
     """What tied tensors have in common."""
+    if boxes.is_distributed(tensor):
+        return id(tensor)
     return id(tensor) if tensor.is_meta else (tensor.data_ptr(), tensor.shape)
 
 
@@ -184,8 +186,8 @@ def _listed(code: str, words: str, names: list[str]) -> list[Problem]:
 
 def _place_fresh(tables: list[Table], pairs: list[Pair], request: Request) -> list[Placement]:
     """What has no memory yet is placed, and must fit, before anything is read."""
-    fresh = {id(table): {p.row for p in pairs if p.table is table and p.target.is_meta}
-             for table in tables}  # fmt: skip
+    new = [p for p in pairs if p.target.is_meta and not boxes.is_distributed(p.target)]
+    fresh = {id(table): {p.row for p in new if p.table is table} for table in tables}
     if not any(fresh.values()):
         return [Placement([CPU] * len(table.storages)) for table in tables]
     request.storages = {id(table): read.storages_of(table, fresh[id(table)]) for table in tables}
@@ -200,6 +202,10 @@ def _load_table(
     request: Request,
     report: Report,
 ) -> None:
+    parts = [p for p in pairs if boxes.is_distributed(p.target)]
+    for pair in parts:
+        _fill_part(target, pair, request, report)
+    pairs = [p for p in pairs if not boxes.is_distributed(p.target)]
     fresh = [p for p in pairs if p.target.is_meta]
     direct = [p for p in pairs if not p.target.is_meta and _fits(p)]
     chosen = {id(p) for p in (*fresh, *direct)}
@@ -218,6 +224,16 @@ def _load_table(
         _offer_huge_pages(reads)
         read.run(table, reads, request.how, None)
     _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
+
+
+def _fill_part(target: Any, pair: Pair, request: Request, report: Report) -> None:
+    """A distributed tensor: this rank's part of it."""
+    filled, direct = distributed.fill(pair.target, pair.name, pair.table, pair.row, request.how)
+    if filled is not pair.target:
+        _put(target, pair.name, filled)
+    size = filled.to_local().nbytes
+    report.in_place += size if direct else 0
+    report.staged += 0 if direct else size
 
 
 def _offer_huge_pages(reads: list[Read]) -> None:

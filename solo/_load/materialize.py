@@ -31,7 +31,7 @@ def materialize(obj: Any) -> int:
         if address not in copies:
             if not storage.nbytes() or address not in mapped:
                 continue
-            copies[address] = storage.clone()
+            copies[address] = storage.clone()  # type: ignore[no-untyped-call]
             copied += storage.nbytes()
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         own = torch.empty(0, dtype=tensor.dtype)

@@ -7,5 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct solo_ckpt_options placeholders = {
         .size = sizeof placeholders, .placeholders = 1, .allow_expanded = 1};
     fuzz_open(bytes, size, &placeholders);
+    placeholders.constants = 1;
+    fuzz_open(bytes, size, &placeholders);
     return 0;
 }

@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -170,6 +171,89 @@ def test_differences_between_a_model_and_a_directory_are_all_told(tmp_path: path
         solo.load_into(target, tmp_path / "d")
     assert {p.code for p in caught.value.problems} == {"shape", "missing", "unexpected"}
     assert not target["y"].any()
+
+
+class Counted:
+    """libsolo, and how many bytes of data were asked of it."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def read(self, file: Any, index: Any, reads: Any, *rest: Any) -> Any:
+        self.bytes += sum(size for _, size, _, _ in reads)
+        return self.native.read(file, index, reads, *rest)
+
+
+@pytest.mark.parametrize("format", ["dcp", "pt", "safetensors", "legacy"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_distributed_tensor_reads_its_own_rows(
+    tmp_path: pathlib.Path, format: str, axis: int
+) -> None:
+    """Of the file, and of no more of it, whichever way it is cut; also into one on meta."""
+    whole = torch.arange(7 * 6 * 5, dtype=torch.float32).reshape(7, 6, 5)
+    path = tmp_path / f"x.{format}"
+    if format == "dcp":
+        save_dcp({"w": whole}, path)
+    elif format == "legacy":
+        torch.save({"w": whole}, path, _use_new_zipfile_serialization=False)
+    else:
+        solo.save({"w": whole}, path)
+
+    def body(rank: int, world: int) -> list[int]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+        from solo._load import dcp, source
+
+        mesh = init_device_mesh("cpu", (world,))
+        counted = dcp._C = source._C = Counted(dcp._C)  # type: ignore[assignment]
+        for device in ("cpu", "meta"):
+            zeros = distribute_tensor(torch.zeros(7, 6, 5), mesh, [Shard(axis)])
+            target: dict[str, Any] = {"w": zeros}
+            if device == "meta":
+                local = zeros.to_local().to("meta")
+                target["w"] = DTensor.from_local(
+                    local, mesh, [Shard(axis)], run_check=False, shape=whole.shape,
+                    stride=whole.stride(),
+                )  # fmt: skip
+            report = solo.load_into(target, path)
+            assert report.staged == 0 and report.in_place == zeros.to_local().nbytes
+            assert torch.equal(target["w"].to_local(), whole.chunk(world, axis)[rank])
+            assert target["w"].shape == whole.shape
+        return [counted.bytes, 2 * zeros.to_local().nbytes]
+
+    for read, held in ranks.run(body, 2, backend="gloo"):
+        assert read == held
+
+
+def test_a_distributed_tensor_of_another_cut_and_dtype_is_put_together(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Saved by rows on two ranks, wanted by columns, in another dtype."""
+    whole = torch.arange(35, dtype=torch.float32).reshape(7, 5)
+
+    def body(rank: int, world: int) -> bool:
+        import torch.distributed.checkpoint as checkpoint
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (world,))
+        saved = {"w": distribute_tensor(whole, mesh, [Shard(0)])}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            checkpoint.save(saved, checkpoint_id=str(tmp_path / "d"))
+        for placement, dtype in ((Shard(1), torch.float64), (Replicate(), torch.float32)):
+            wanted = torch.zeros(7, 5, dtype=dtype)
+            target = {"w": distribute_tensor(wanted, mesh, [placement])}
+            solo.load_into(target, tmp_path / "d")
+            assert torch.equal(target["w"].full_tensor(), whole.to(dtype))
+        return True
+
+    assert ranks.run(body, 2, backend="gloo") == [True, True]
 
 
 # ---- ranks and the command line ----
