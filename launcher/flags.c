@@ -23,7 +23,7 @@ const struct flag flag_table[FLAG_COUNT] = {
     ROW(FLAG_DEVICE, "device", "DEVICE", "cuda if there is one", L, 0, NULL, NULL,
         "default device of the ranks: cpu, cuda, cuda:N"),
     ROW(FLAG_MEMORY, "memory", "SIZE", NULL, L, FLAG_SYNC, NULL, NULL,
-        "memory limit of each rank: 16GiB"),
+        "what each rank may use: 16GiB; checked before training, on a GPU also kept to"),
     ROW(FLAG_NNODES, "nnodes", "N", "elastic", L, FLAG_FIRST | FLAG_PLAIN, NULL, NULL,
         "a fixed world of N nodes; unset: nodes come and go"),
     ROW(FLAG_MIN_NODES, "min_nodes", "N", "1", L, FLAG_SYNC, NULL, NULL,

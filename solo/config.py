@@ -38,7 +38,7 @@ class Config:
         insecure: other than loopback addresses without a token.
         min_nodes: nodes that must be there to begin.
         state_dir: where the last anchor is kept; None: nowhere.
-        memory: bytes this node may use; None: what the machine has.
+        memory: bytes that each rank may use; None: what the machine has.
         sync_at_epoch_end: merge when a pass over a DataLoader ends.
         linger: go on after the founders have finished.
         lease: seconds of silence after which a node is dropped.

@@ -41,12 +41,16 @@ def check(
     state = _MOMENTS * sum(t.nbytes for key, t in parameters.items() if key not in has_state)
     on_host = all(t.device.type == "cpu" for t in parameters.values())
     ranks = config.local_world_size
-    training = (gradients + state) * ranks if on_host else 0
-    free, limit = available(config)
-    if training + sync_bytes > free:
+    training = gradients + state if on_host else 0
+    free, limit = available()
+    needed = training * ranks + sync_bytes
+    if needed <= free and on_host and config.memory is not None:  # this rank's own, the leader's
+        needed = training + sync_bytes
+        free, limit = max(0, config.memory - _resident()), f"--memory {_size(config.memory)} a rank"
+    if needed > free:
         raise OutOfMemory(
             f"node {config.node_rank} has {_size(free)} of memory left ({limit}), and needs "
-            f"{_size(training + sync_bytes)} more: gradients {_size(gradients)} and optimizer "
+            f"{_size(needed)} more: gradients {_size(gradients)} and optimizer "
             f"state {_size(state)} for each of {ranks} ranks, {_size(sync_bytes)} for the sync "
             "(anchor, momentum, residual, messages). Use a smaller model, fewer ranks "
             "(--device_count), a larger --memory if that is the limit, or a larger machine"
@@ -59,6 +63,9 @@ def _check_devices(config: Config, parameters: list[Tensor], needed: int) -> Non
     devices = {p.device for p in parameters if p.is_cuda}
     for device in devices:
         free, total = torch.cuda.mem_get_info(device)
+        if config.memory is not None and config.memory < total:
+            torch.cuda.set_per_process_memory_fraction(config.memory / total, device)
+            free = min(free, config.memory - torch.cuda.memory_reserved(device))
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if needed > free * max(1, len(devices)):
             raise OutOfMemory(
@@ -68,7 +75,7 @@ def _check_devices(config: Config, parameters: list[Tensor], needed: int) -> Non
             )
 
 
-def available(config: Config) -> tuple[int, str]:
+def available() -> tuple[int, str]:
     """Bytes of host memory left to this node, and which limit says so."""
     limits = [(_meminfo(), "free on the machine")]
     for usage, most in (
@@ -79,9 +86,6 @@ def available(config: Config) -> tuple[int, str]:
         if used is not None and allowed is not None and allowed < 1 << 60:
             cache = _inactive_file(_CGROUP / pathlib.Path(usage).parent / "memory.stat")
             limits.append((max(0, allowed - used + cache), "the container's limit"))
-    if config.memory is not None:
-        mine = _resident() * config.local_world_size
-        limits.append((max(0, config.memory - mine), f"--memory {_size(config.memory)}"))
     return min(limits)
 
 
