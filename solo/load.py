@@ -164,6 +164,7 @@ def load(
                 memory_limit=memory_limit,
                 gpu_memory_limit=gpu_memory_limit,
                 storage_options=storage_options,
+                wait_stable=wait_stable,
             )
             label = _label_of(path)
             with accounting.of(request, label, empty_cache=empty_cache, report=report):
@@ -171,7 +172,9 @@ def load(
                     return ranks.load_together(path, request, group, share)
                 return collection.load_any(path, request)
 
-    return when_stable(path, wait_stable, attempt) if wait_stable > 0 else attempt()
+    if wait_stable > 0 and group is None:  # ranks wait inside: they must not part
+        return when_stable(path, wait_stable, attempt)
+    return attempt()
 
 
 def load_into(
@@ -189,6 +192,7 @@ def load_into(
     memory_limit: int | str | None = None,
     wait_stable: float = 0.0,
     storage_options: dict[str, Any] | None = None,
+    group: Any = None,
 ) -> into.Report:
     """Read a checkpoint straight into the tensors of a module or a dict of tensors.
 
@@ -205,6 +209,8 @@ def load_into(
         verify, threads, direct, device_map, safe_globals, memory_limit, wait_stable,
             storage_options: as for :func:`load`.
         dtype: of parameters that were on ``meta``.
+        group: a process group whose ranks load the same file together: they compare its
+            fingerprint first, then each reads what it needs. All of its ranks must call.
 
     Returns:
         What was loaded, what was missing or unexpected, and which prefix was stripped.
@@ -225,13 +231,21 @@ def load_into(
                 dtype=dtype,
                 memory_limit=memory_limit,
                 storage_options=storage_options,
+                wait_stable=wait_stable,
             )
             with accounting.of(request, _label_of(path)):
                 return into.load_into(
-                    target, path, request, strict=strict, strip_prefix=strip_prefix
+                    target,
+                    path,
+                    request,
+                    strict=strict,
+                    strip_prefix=strip_prefix,
+                    group=group,
                 )
 
-    return when_stable(path, wait_stable, attempt) if wait_stable > 0 else attempt()
+    if wait_stable > 0 and group is None:
+        return when_stable(path, wait_stable, attempt)
+    return attempt()
 
 
 def _name_of(path: Any) -> str:

@@ -62,6 +62,15 @@ def load_any(where: Where, request: Request) -> Any:
     return result
 
 
+def open_tables(where: Where, request: Request) -> list[Table]:
+    """The table of each file of what the caller named."""
+    found = paths.locate(
+        where, storage_options=request.storage_options, threads=request.how.threads
+    )
+    opened = open_found(found, request)
+    return opened.tables if isinstance(opened, Shards) else [opened]
+
+
 def _end_of(table: Table) -> int:
     if table.kind != "torch legacy":
         return table.source.size - table.base

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from solo import _C
-from solo._load import boxes, collection, distributed, paths, read
+from solo._load import boxes, collection, distributed, ranks, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import CPU, Placement
 from solo._load.single import Request, convert, prepare
@@ -60,14 +60,20 @@ class Pair:
 
 
 def load_into(
-    target: Any, where: Where, request: Request, *, strict: bool, strip_prefix: str | None
+    target: Any,
+    where: Where,
+    request: Request,
+    *,
+    strict: bool,
+    strip_prefix: str | None,
+    group: Any = None,
 ) -> Report:
     tensors = targets(target)
-    found = paths.locate(
-        where, storage_options=request.storage_options, threads=request.how.threads
+    tables = (
+        collection.open_tables(where, request)
+        if group is None
+        else ranks.same_file(where, request, group)
     )
-    opened = collection.open_found(found, request)
-    tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
     report = Report()
     names, report.stripped = match(tables, tensors, strip_prefix)
     pairs = [Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names]

@@ -14,38 +14,54 @@ import torch
 import torch.distributed as dist
 
 from solo import _C
-from solo._load import collection, paths, read
+from solo._load import collection, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import Placement
 from solo._load.single import Request, build, content, named, prepare, select
 from solo._load.source import RangeSource, Source
+from solo._load.stable import wait_quiet
 from solo._load.table import Options, Table, open_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from solo._load.paths import Where
 
 log = logging.getLogger("solo.load")
 
-SAMPLE_BYTES = 64 << 10  # of each storage that has no checksum
+WHOLE_BYTES = 1 << 30  # of data without checksums that is read twice, to be compared first
+STEP_BYTES = 16 << 20  # of more than that, a sample in each of these
+SAMPLE_BYTES = 64 << 10
 TRIAL_BYTES = 8 << 20  # read and sent once to see which is faster
 PIECE_BYTES = 64 << 20  # of one broadcast
 
 
 def fingerprint(table: Table) -> str:
     """16 bytes, in hexadecimal, that differ if the content does: the metadata with the writer's
-    checksums in it; where there are none, samples of every storage as well."""
+    checksums in it; where there are none, all of the data as well, of large files samples."""
     state = hashlib.blake2b(str(table.source.size).encode(), digest_size=16)
     for part in table.index.metadata() if table.chunks is None else table.chunks.metadata():
         state.update(part)
     if table.chunks is not None:
         return state.hexdigest()
-    for storage in table.storages:
-        if storage.crc or not storage.bytes:
-            continue
-        size = min(SAMPLE_BYTES, storage.bytes)
-        for at in {0, (storage.bytes - size) // 2, storage.bytes - size}:
-            state.update(table.source.read(table.base + storage.offset + at, size))
+    unproven = [storage for storage in table.storages if not storage.crc and storage.bytes]
+    whole = sum(storage.bytes for storage in unproven) <= WHOLE_BYTES
+    for storage in unproven:
+        for at, size in _pieces(storage.bytes) if whole else _samples(storage.bytes):
+            data = table.source.read(table.base + storage.offset + at, size)
+            state.update(_C.crc32(data).to_bytes(4, "little"))
     return state.hexdigest()
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """All of it, at most ``PIECE_BYTES`` at a time."""
+    return ((at, min(PIECE_BYTES, count - at)) for at in range(0, count, PIECE_BYTES))
+
+
+def _samples(count: int) -> Iterator[tuple[int, int]]:
+    """A little of every ``STEP_BYTES``, and the end."""
+    size = min(SAMPLE_BYTES, count)
+    return ((at, size) for at in sorted({*range(0, count - size + 1, STEP_BYTES), count - size}))
 
 
 def load_together(where: Where, request: Request, group: Any, share: str) -> Any:
@@ -87,11 +103,9 @@ def _errors_of(failed: list[dict[str, Any]], where: Where, fix: str) -> Checkpoi
 def _open_here(where: Where, request: Request) -> tuple[list[Table], dict[str, Any]]:
     """The tables of this rank, and what it tells the others of them."""
     try:
-        found = paths.locate(
-            where, storage_options=request.storage_options, threads=request.how.threads
-        )
-        opened = collection.open_found(found, request)
-        tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
+        if request.wait_stable > 0:
+            wait_quiet(where, request.wait_stable)
+        tables = collection.open_tables(where, request)
         files = [(fingerprint(table), table.source.identity()) for table in tables]
     except Exception as error:  # whatever it is, the other ranks must not wait for this one
         return [], {"path": str(where), "error": str(error)}
@@ -120,6 +134,13 @@ def _agree(mine: dict[str, Any], where: Where, group: Any, share: str) -> bool:
             "path given on rank 0 alone",
         )
     return not failed
+
+
+def same_file(where: Where, request: Request, group: Any) -> list[Table]:
+    """The tables of a file that all ranks of the group have, or an error on all of them."""
+    tables, mine = _open_here(where, request)
+    _agree(mine, where, group, "read")
+    return tables
 
 
 def _place_here(tables: list[Table], where: Where, request: Request, group: Any) -> list[Placement]:

@@ -16,7 +16,7 @@ from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.objects import Builder
 from solo._load.place import DeviceMap, MapLocation, Placement
 from solo._load.read import How
-from solo._load.table import Options, Table
+from solo._load.table import Options, Table, dtypes
 
 log = logging.getLogger("solo.load")
 
@@ -43,6 +43,7 @@ class Request:
     storage_options: dict[str, Any] | None = None
     loaded: dict[str, int] = field(default_factory=dict)  # bytes by device, of all files
     storages: Mapping[int, list[int]] | None = None  # by id of a table, of load_into: those alone
+    wait_stable: float = 0.0  # of ranks together, which must not try again one by one
     claim: ledger.Claim | None = None  # None: nothing is loaded, as by ``plan``
 
 
@@ -117,10 +118,20 @@ def needed(
     for table, placement in zip(tables, placed, strict=True):
         for row in storages_to_read(table, request):
             name = str(placement.devices[row])
+            count = table.storages[row].bytes
             if name == place.DISK or (name == "cpu" and request.how.mode == "mmap"):
                 name = place.DISK if table.mappable else "cpu"
-            out[name] = out.get(name, 0) + table.storages[row].bytes
+            if request.dtype is not None and name != place.DISK:
+                count = max(count, count * request.dtype.itemsize // width_of(table, row))
+            out[name] = out.get(name, 0) + count
     return out
+
+
+def width_of(table: Table, storage: int) -> int:
+    """Bytes of an element that ``dtype=`` would convert; of others, as many as it has then."""
+    dtype = dtypes()[table.storages[storage].dtype]
+    floating = dtype is not None and dtype.is_floating_point
+    return dtype.itemsize if dtype is not None and floating else 1 << 62
 
 
 def prepare(tables: Sequence[Table], request: Request) -> list[Placement]:

@@ -39,6 +39,13 @@ def when_stable(where: Any, seconds: float, attempt: Callable[[], T]) -> T:
                 raise
 
 
+def wait_quiet(where: Any, seconds: float) -> None:
+    """Until nothing of it changes any more; without an attempt to load it."""
+    path = _path_of(where)
+    if path is not None:
+        _wait(path, seconds, time.monotonic() + seconds)
+
+
 def _path_of(where: Any) -> str | None:
     """What can be watched: a path of this machine. Of an index, its directory."""
     try:

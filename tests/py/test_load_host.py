@@ -202,3 +202,12 @@ def test_a_sharded_meta_model_must_fit_as_a_whole(tmp_path: pathlib.Path) -> Non
     assert all(parameter.is_meta for parameter in model.parameters())
     solo.load_into(model, tmp_path / "d", memory_limit=200_000)
     assert os.environ["SOLO_LEDGER"] and not any(p.is_meta for p in model.parameters())
+
+
+def test_a_wider_dtype_counts_with_what_it_becomes(tmp_path: pathlib.Path) -> None:
+    obj = {"half": torch.ones(1000, dtype=torch.float16), "n": torch.ones(100, dtype=torch.int64)}
+    path = write(tmp_path, "z.pt", packed(obj))
+    assert solo.load(path, memory_limit=2800)["half"].dtype == torch.float16
+    with pytest.raises(CheckpointError, match=r"cpu needs 8\.6 KiB, 4\.9 KiB are allowed"):
+        solo.load(path, dtype=torch.float64, memory_limit=5000)
+    assert solo.load(path, dtype=torch.bfloat16, memory_limit=2800)["n"].dtype == torch.int64

@@ -112,6 +112,16 @@ def test_s3_is_read_by_ranges(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
         server.stop()
 
 
+@pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("hdfs", "pyarrow")])
+def test_a_store_whose_package_is_missing_says_which(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(CheckpointError) as caught:
+        solo.load(f"{scheme}://bucket/x.pt")
+    assert caught.value.reason == "missing_package" and package in caught.value.fix
+
+
 # ---- ranks ----
 
 
@@ -153,6 +163,46 @@ def test_files_without_checksums_are_told_apart_by_their_data(tmp_path: pathlib.
         return False
 
     assert ranks.run(body, 2, backend="gloo") == [True, True]
+
+
+def test_a_single_other_byte_of_a_file_without_checksums_is_seen(tmp_path: pathlib.Path) -> None:
+    data = torch.zeros(500_000)
+    for rank in (0, 1):
+        data[123_456] = rank
+        solo.save({"x": data}, tmp_path / f"{rank}.safetensors")
+
+    def body(rank: int, world: int) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            target = {"x": torch.full((500_000,), -1.0)}
+            solo.load_into(target, tmp_path / f"{rank}.safetensors", group=dist.group.WORLD)
+        assert (target["x"] == -1).all()
+        return caught.value.reason
+
+    assert ranks.run(body, 2, backend="gloo") == ["rank", "rank"]
+
+
+def test_large_files_are_sampled_from_begin_to_end() -> None:
+    from solo._load import ranks as loading
+
+    size = loading.STEP_BYTES * 5 + 1000
+    samples = list(loading._samples(size))
+    assert samples[0][0] == 0 and samples[-1][0] + samples[-1][1] == size and len(samples) == 6
+    assert list(loading._samples(10)) == [(0, 10)]
+    pieces = list(loading._pieces(loading.PIECE_BYTES + 5))
+    assert sum(count for _, count in pieces) == loading.PIECE_BYTES + 5
+
+
+def test_ranks_wait_together_for_an_unfinished_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(packed(BIG)[:1000])
+
+    def body(rank: int, world: int) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            solo.load(path, group=dist.group.WORLD, wait_stable=0.1 if rank else 3)
+        return str(caught.value)
+
+    for text in ranks.run(body, 2, backend="gloo"):
+        assert "rank 1 on" in text and "still being written" in text
 
 
 def test_a_rank_without_the_file_gets_it_from_rank_0(tmp_path: pathlib.Path) -> None:
