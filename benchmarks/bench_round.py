@@ -1,5 +1,6 @@
-"""One round without Python: C members on this host, in memcpys of the model; and the control
-path alone, with 32 members that have nothing to merge.
+"""One round without Python: C members on this host, in memcpys of the model (which both members
+make at the same time, as they do a round's work); and the control path alone, with 32 members that
+have nothing to merge.
 
 A member's figure is from solo_submit to the merge's end. Of each round the slowest member counts
 for the exchange; for the control latency the member that came last to the round does: from its
@@ -48,8 +49,8 @@ def by_version(members: list[Process]) -> list[list[dict[str, Any]]]:
 def exchange(report: Report, name: str, options: list[str], rounds: int, wanted: str) -> None:
     """Seconds of one sync of the model between two members on this host."""
     common = ["--elements", str(MODEL_BYTES // 4), "--rounds", str(rounds), *options]
-    members = run_members(2, [[*common, "--memcpys"], common])
-    copies = [row["us"] for row in members[0].rows if row["event"] == "memcpy"]
+    members = run_members(2, [[*common, "--memcpys"]] * 2)
+    copies = [row["us"] for member in members for row in member.rows if row["event"] == "memcpy"]
     memcpy = statistics.median(copies)
     syncs = [
         max(row["ended_us"] for row in rows) - max(row["began_us"] for row in rows)
@@ -62,7 +63,7 @@ def exchange(report: Report, name: str, options: list[str], rounds: int, wanted:
             value=took / 1000,
             unit="ms",
             ratio=took / memcpy,
-            against=f"a memcpy of the model ({memcpy / 1000:.1f} ms)",
+            against=f"a memcpy of the model by both ({memcpy / 1000:.1f} ms)",
             wanted=wanted,
             note=f"{len(syncs)} syncs",
         )

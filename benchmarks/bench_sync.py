@@ -1,13 +1,15 @@
 """Time of one sync against the link, against memcpys of the model, and against torchft.
 
 Links: 2(M-1)/M * bytes / rate, the least that M members must move each way. Loopback: memcpys
-of the model, measured by the same processes. torchft: LocalSGD and DiLoCo on the same model in
-processes of their own, beside a lighthouse. What is timed everywhere is the optimizer step in
-which the sync happens, as the training script sees it.
+of the model, measured by the same processes at the same time. torchft: LocalSGD and DiLoCo on the
+same model in processes of their own, beside a lighthouse. What is timed everywhere is the optimizer
+step in which the sync happens, as the training script sees it; beside torchft also without what an
+ordinary step takes, which is the sync alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -59,6 +61,31 @@ def sync_seconds(each: Sequence[Rows], skip: int = 2) -> list[float]:
     ]
 
 
+@dataclasses.dataclass
+class Syncs:
+    """Medians, in seconds, of one run.
+
+    Args:
+        sync: a step with a sync.
+        ordinary: a step without.
+        memcpy: one copy of the model, by all nodes at the same time.
+        size: the model's bytes.
+    """
+
+    sync: float
+    ordinary: float
+    memcpy: float = float("nan")
+    size: float = float("nan")
+
+    @property
+    def alone(self) -> float:
+        return self.sync - self.ordinary
+
+
+def all_of(each: Sequence[Rows], key: str) -> list[float]:
+    return [row[key] for rows in each for row in rows if key in row]
+
+
 def solo_syncs(
     directory: pathlib.Path,
     mib: float,
@@ -66,24 +93,27 @@ def solo_syncs(
     syncs: int,
     options: list[str],
     lab: netlab.Lab | None = None,
-) -> tuple[float, float, float]:
-    """Median seconds of a sync and of a memcpy of the model, and the model's bytes."""
+) -> Syncs:
     shared = ["--sync_interval", str(EVERY), "--min_nodes", str(count), *options]
     loop = ["--mib", str(mib), "--syncs", str(syncs), "--every", str(EVERY)]
     with Job(directory, options=shared, lab=lab) as job:
         for rank in range(count):
-            job.start(rank, LOOP, [*loop, "--copies"] if rank == 0 else loop)
+            job.start(rank, LOOP, [*loop, "--copies"])
         codes = job.wait(600)
         if any(codes):
             raise RuntimeError(f"exit codes {codes}:\n{job.nodes[0].text()[-2000:]}")
         each = [rows_of(node.output) for node in job.nodes]
     merges = [[row for row in rows if row.get("step", 1) % EVERY == 0] for rows in each]
-    memcpy = median([row["memcpy"] for row in each[0] if "memcpy" in row])
-    return median(sync_seconds(merges)), memcpy, each[0][0]["bytes"]
+    return Syncs(
+        sync=median(sync_seconds(merges)),
+        ordinary=median(all_of(each, "ordinary")),
+        memcpy=median(all_of(each, "memcpy")),
+        size=each[0][0]["bytes"],
+    )
 
 
-def torchft_syncs(rule: str, mib: float, count: int, syncs: int) -> float | None:
-    """Median seconds of a sync of torchft, or None where it cannot be installed."""
+def torchft_syncs(rule: str, mib: float, count: int, syncs: int) -> Syncs | None:
+    """The same of torchft, or None where it cannot be installed."""
     python = torchft_python()
     if python is None:
         return None
@@ -103,31 +133,44 @@ def torchft_syncs(rule: str, mib: float, count: int, syncs: int) -> float | None
             process.kill()
             process.wait()
     each = [[json.loads(line) for line in re.findall(r"^{.*}$", s, re.M)] for s in shown]
-    together = [[row for row in rows if row["participants"] == count] for rows in each]
-    return median(sync_seconds(together))
+    together = [[row for row in rows if row.get("participants") == count] for rows in each]
+    return Syncs(sync=median(sync_seconds(together)), ordinary=median(all_of(each, "ordinary")))
+
+
+# What must pass through memory in a merge of two nodes on one host, in copies of the model (which
+# read it and write it): both read theirs and the anchor, the anchor's half once more with the
+# mean, write the next anchor, read it and write it to the model; nesterov reads the momentum,
+# writes it, and reads it for the digest.
+COPIES = {"avg": 5.5 / 2, "nesterov": 8.5 / 2}
+
+
+def loopback_row(name: str, rule: str, mib: float, solo: Syncs) -> Row:
+    """One size and rule on this host, in copies of the model."""
+    large = mib > 4
+    wanted = ("<= 12" if rule == "avg" else "<= 16") if large else ""
+    least = COPIES[rule] * solo.memcpy
+    moved = 2 * COPIES[rule] * solo.size / 2**20
+    note = f"memory: {moved:.0f} MiB a node, {least * 1e3:.1f} ms of copying" if large else ""
+    ratio = solo.sync / solo.memcpy
+    return Row(f"{name} {rule}", solo.sync * 1e3, "ms", ratio, "memcpy", wanted, note)
 
 
 def loopback(report: Report, directory: pathlib.Path, quick: bool) -> None:
     for mib in (1.1, 61.7):
         syncs = 8 if quick else 20
-        solo, memcpy, _ = solo_syncs(directory / f"avg{mib}", mib, 2, syncs, ["--outer", "avg"])
-        wanted = "<= 12" if mib > 4 else ""
-        name = f"loopback M=2 {mib} MiB fp32"
-        report.add(Row(f"{name} avg", solo * 1e3, "ms", solo / memcpy, "memcpy", wanted))
-        outer, memcpy, _ = solo_syncs(
-            directory / f"nesterov{mib}", mib, 2, syncs, ["--outer", "nesterov"]
-        )
-        wanted = "<= 16" if mib > 4 else ""
-        report.add(Row(f"{name} nesterov", outer * 1e3, "ms", outer / memcpy, "memcpy", wanted))
-        for rule, ours in (("localsgd", solo), ("diloco", outer)):
-            theirs = torchft_syncs(rule, mib, 2, syncs)
+        for rule, peer in (("avg", "localsgd"), ("nesterov", "diloco")):
+            ours = solo_syncs(directory / f"{rule}{mib}", mib, 2, syncs, ["--outer", rule])
+            report.add(loopback_row(f"loopback M=2 {mib} MiB fp32", rule, mib, ours))
+            theirs = torchft_syncs(peer, mib, 2, syncs)
             if theirs is None:
                 report.say("torchft cannot be installed here: its rows are left out")
                 continue
-            row = Row(
-                f"torchft {rule} M=2 {mib} MiB", theirs * 1e3, "ms", theirs / ours, "solo", ">= 4"
-            )
-            report.add(row)
+            name = f"torchft {peer} M=2 {mib} MiB"
+            for what, they, we in (
+                ("", theirs.sync, ours.sync),
+                (" without the step", theirs.alone, ours.alone),
+            ):
+                report.add(Row(name + what, they * 1e3, "ms", they / we, "solo", ">= 4"))
 
 
 def links(report: Report, directory: pathlib.Path, quick: bool) -> None:
@@ -135,12 +178,13 @@ def links(report: Report, directory: pathlib.Path, quick: bool) -> None:
     for count in (2,) if quick else (2, 4):
         for rate, codec, share in cases[:1] if quick else cases:
             with netlab.Lab(count, rate_mbit=rate) as lab:
-                solo, _, size = solo_syncs(
+                solo = solo_syncs(
                     directory / f"link{count}-{rate}", 61.7, count, 6, ["--codec", codec], lab
                 )
-            least = 2 * (count - 1) / count * size * share / (rate * 1e6 / 8)
+            least = 2 * (count - 1) / count * solo.size * share / (rate * 1e6 / 8)
             name = f"{rate} Mbit/s M={count} 61.7 MiB {codec}"
-            report.add(Row(name, solo * 1e3, "ms", solo / least, "2(M-1)/M bytes/rate", "<= 1.15"))
+            against = "2(M-1)/M bytes/rate"
+            report.add(Row(name, solo.sync * 1e3, "ms", solo.sync / least, against, "<= 1.15"))
 
 
 def main() -> int:

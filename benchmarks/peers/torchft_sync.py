@@ -4,7 +4,8 @@ Run by bench_sync and bench_recover, one process a replica, beside a lighthouse:
 
     LIGHTHOUSE=http://localhost:PORT REPLICA=0 python torchft_sync.py --rule diloco --mib 61.7
 
-Prints one JSON object a sync: when it ended, how long it took, the step and the participants.
+Prints one JSON object a sync: when it ended, how long it took, the step and the participants;
+and the seconds of ordinary steps.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main() -> None:
     else:
         sync = LocalSGD(manager, model, inner, sync_every=args.every)
     gradients = [torch.full_like(p, 1e-4) for p in model.parameters()]
-    done, longest, last = 0, 0.0, time.monotonic()
+    done, steps, longest, last = 0, 0, 0.0, time.monotonic()
     with sync:
         while done < args.syncs:
             time.sleep(args.step_ms / 1e3)
@@ -77,6 +78,9 @@ def main() -> None:
             now = time.monotonic()
             longest = max(longest, now - last)
             last = now
+            steps += 1
+            if manager.current_step() == before and steps % args.every == args.every // 4:
+                print(json.dumps({"ordinary": now - begun}), flush=True)
             if manager.current_step() != before or now - begun > 0.5:
                 done += manager.current_step() != before
                 shown = {

@@ -2,8 +2,9 @@
 
 Prints one JSON object for every step in which a merge may have happened (each ``--every``-th)
 and for every gap between steps over 50 ms: when, the step, its seconds, the longest gap since
-the last line. With ``--copies`` also the seconds of one memcpy of the model in the middle of each
-interval, so that both were measured under the same load. The last line says by how many steps
+the last line; and once an interval the seconds of an ordinary step. With ``--copies`` also those
+of a memcpy of the model in the middle of each interval, by all nodes at about the same time, so
+that all was measured under the same load. The last line says by how many steps
 the parameters have moved: gradients are constant and equal on all nodes, so a step that was lost
 is missing there.
 """
@@ -34,15 +35,22 @@ def model_of(mib: float) -> nn.Sequential:
 
 
 class Copies:
-    """Times memcpys of ``count`` fp32 values between buffers that were touched before."""
+    """Times memcpys of ``count`` fp32 values between buffers that were touched before.
+
+    Several in a row, of which the middle one counts: the other nodes' begin a little earlier or
+    later, and are to be seen.
+    """
 
     def __init__(self, count: int) -> None:
         self.source, self.target = torch.ones(count), torch.zeros(count)
 
     def seconds(self) -> float:
-        begun = time.perf_counter()
-        self.target.copy_(self.source)
-        return time.perf_counter() - begun
+        took = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            self.target.copy_(self.source)
+            took.append(time.perf_counter() - begun)
+        return sorted(took)[2]
 
 
 def say(**fields: float) -> None:
@@ -80,6 +88,8 @@ def main() -> None:
             say(at=time.time(), step=step, seconds=now - begun, longest_gap=longest)
             longest = 0.0
         last = now
+        if step % args.every == args.every // 4:
+            say(ordinary=now - begun)
         if copies and step % args.every == args.every // 2:
             say(memcpy=copies.seconds())
     dist.destroy_process_group()

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/err.h"
 #include "kernels/cpu.h"
 #include "kernels/vec.h"
 
@@ -16,26 +17,45 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-uint64_t digest_chunk(uint64_t chunk_index, const void *bytes, size_t size)
+#define STEP UINT64_C(0x9e3779b97f4a7c15) /* 2^64 / golden ratio: seeds far apart */
+
+void digest_begin(struct digest *digest, uint64_t chunk_index)
 {
-    const uint64_t step = 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: seeds far apart */
-    uint64_t lanes[8];
+    digest->size = 0;
     for (unsigned i = 0; i < 8; i++) {
-        lanes[i] = mix(mix(chunk_index + step) + (i + 1) * step);
+        digest->lanes[i] = mix(mix(chunk_index + STEP) + (i + 1) * STEP);
     }
+}
+
+void digest_feed(struct digest *digest, const void *bytes, size_t size)
+{
     const struct vec *vec = cpu_vec();
-    size_t whole = size / 64, rest = size % 64;
+    size_t whole = size / DIGEST_PART_BYTES, rest = size % DIGEST_PART_BYTES;
+    MUST(digest->size % DIGEST_PART_BYTES == 0);
+    digest->size += size;
     if (whole) {
-        vec->digest_stripes(lanes, bytes, whole);
+        vec->digest_stripes(digest->lanes, bytes, whole);
     }
-    if (rest) { /* the length, mixed in below, tells padding from zeros */
-        uint8_t stripe[64] = {0};
-        memcpy(stripe, (const uint8_t *)bytes + 64 * whole, rest);
-        vec->digest_stripes(lanes, stripe, 1);
+    if (rest) { /* the length, mixed in at the end, tells padding from zeros */
+        uint8_t stripe[DIGEST_PART_BYTES] = {0};
+        memcpy(stripe, (const uint8_t *)bytes + DIGEST_PART_BYTES * whole, rest);
+        vec->digest_stripes(digest->lanes, stripe, 1);
     }
-    uint64_t hash = mix((uint64_t)size + step);
+}
+
+uint64_t digest_end(const struct digest *digest)
+{
+    uint64_t hash = mix(digest->size + STEP);
     for (unsigned i = 0; i < 8; i++) {
-        hash = mix(hash * step + lanes[i]);
+        hash = mix(hash * STEP + digest->lanes[i]);
     }
     return hash;
+}
+
+uint64_t digest_chunk(uint64_t chunk_index, const void *bytes, size_t size)
+{
+    struct digest digest;
+    digest_begin(&digest, chunk_index);
+    digest_feed(&digest, bytes, size);
+    return digest_end(&digest);
 }

@@ -9,6 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The same in parts, while they are in the cache: all but the last are multiples of
+ * DIGEST_PART_BYTES. */
+#define DIGEST_PART_BYTES 64u
+struct digest {
+    uint64_t lanes[8], size;
+};
+void digest_begin(struct digest *digest, uint64_t chunk_index);
+void digest_feed(struct digest *digest, const void *bytes, size_t size);
+uint64_t digest_end(const struct digest *digest);
+
 uint64_t digest_chunk(uint64_t chunk_index, const void *bytes, size_t size);
 
 #endif

@@ -14,7 +14,7 @@ struct member_event drive_event(struct solo *solo, enum member_event_type type)
         .now_us = loop_now(solo->loop),
         .ok = true,
         .mean_digest = solo->has_job ? solo->job.mean_digest : 0,
-        .delta_digest = solo->delta_digest,
+        .delta_digest = solo->has_job ? solo->job.delta_digest : 0,
         .sent_bytes = solo->sent_bytes,
         .received_bytes = solo->received_bytes,
     };
@@ -22,7 +22,9 @@ struct member_event drive_event(struct solo *solo, enum member_event_type type)
 
 static void add_work(struct solo *solo, const struct action *action)
 {
-    enum work_kind kind = action->type == ACTION_ENCODE   ? WORK_ENCODE
+    bool own = action->type == ACTION_ENCODE && job_owns(&solo->job, action->chunk);
+    enum work_kind kind = own                             ? WORK_OWN
+                          : action->type == ACTION_ENCODE ? WORK_ENCODE
                           : action->type == ACTION_REDUCE ? WORK_REDUCE
                           : action->type == ACTION_APPLY  ? WORK_APPLY
                                                           : WORK_ADOPT;

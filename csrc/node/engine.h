@@ -79,6 +79,7 @@ enum work_kind {
     WORK_APPLY,
     WORK_ADOPT,
     WORK_GIVE, /* the anchor into the script's values; then what waits for them is told */
+    WORK_OWN, /* a chunk of ours that needs no encoding: news */
     WORK_MASTER_DOWN,
     WORK_LINK_DOWN,
 };
@@ -129,9 +130,7 @@ struct solo {
     uint64_t fetch_version;   /* being fetched; 0 and none: see fetching */
     bool fetching, applying, adopting, values_given; /* ...ing: the work has begun */
     bool giving;                                     /* the work waits, or has begun */
-    bool fetching_over;  /* ... over the anchor held: there is no memory for another */
     struct msg_held own; /* what a state_dir gave, or version 0 */
-    uint64_t delta_digest;
     uint64_t sent_bytes, received_bytes;
     struct saver saver;
     bool has_saver;
@@ -155,8 +154,9 @@ void work_round(struct solo *solo, bool fresh_residual);
 void work_drop_round(struct solo *solo);
 void work_drop_serves(struct solo *solo);
 void work_fetch(struct solo *solo, uint64_t version); /* it begins, unless it has */
-bool work_fetch_room(struct solo *solo);              /* false: not yet, the saver reads there */
 void work_again(struct solo *solo);                   /* what held the work up may be gone */
+/* The sum of this chunk now, if all of it is there: what was lent for it is lent no longer. */
+bool work_reduce_now(struct solo *solo, uint32_t chunk);
 void work_finish(struct solo *solo); /* an outer step that has begun is not left half taken */
 void work_deinit(struct solo *solo);
 

@@ -35,6 +35,8 @@ uint64_t job_flat(const struct job *job, struct plan_chunk chunk)
 
 /* ---- memory ---------------------------------------------------------------------------- */
 
+#define STREAM_BYTES (16u << 20) /* a smaller model may be in the cache when it is used again */
+
 static uint64_t floats_bytes(const struct layout *layout)
 {
     return layout_floats(layout) * sizeof(float);
@@ -60,26 +62,32 @@ uint64_t job_bytes(const struct layout *layout, const struct job_config *config)
     uint64_t exact = layout_floats(layout) - parameters, integers = layout_integers(layout) * 8;
     uint64_t encoded = codec_bytes(codec, parameters) + exact * sizeof(float) + integers;
     uint64_t residual = residual_bytes(layout, codec);
-    return floats_bytes(layout) + integers + momentum_bytes(layout, &config->rule) + 2 * residual +
-           2 * encoded + encoded / PLAN_CHUNKS_PER_OWNER +
-           layout->tensor_count * sizeof(struct layout_tensor);
+    uint64_t anchor = floats_bytes(layout) + integers + momentum_bytes(layout, &config->rule);
+    /* inbox and mean are one model together, or two if every mean waits encoded */
+    uint64_t waiting = (codec_has_residual(codec) ? 2 : 1) * encoded;
+    return 2 * anchor + 2 * residual + waiting + encoded / PLAN_CHUNKS_PER_OWNER +
+           sizeof(struct job_tiles) + layout->tensor_count * sizeof(struct layout_tensor);
 }
 
 static int open_areas(struct job *job)
 {
     const struct layout *layout = &job->layout;
     uint64_t residual = residual_bytes(layout, job->codec);
+    uint64_t integers = layout_integers(layout) * 8, momentum = momentum_bytes(layout, &job->rule);
     TRY(area_open(&job->theta, floats_bytes(layout), "the anchor"));
-    TRY(area_open(&job->integers, layout_integers(layout) * 8, "the integer buffers"));
-    TRY(area_open(&job->momentum, momentum_bytes(layout, &job->rule), "the outer momentum"));
+    TRY(area_open(&job->integers, integers, "the integer buffers"));
+    TRY(area_open(&job->momentum, momentum, "the outer momentum"));
+    TRY(area_open(&job->next_theta, floats_bytes(layout), "the next anchor"));
+    TRY(area_open(&job->next_integers, integers, "the next integer buffers"));
+    TRY(area_open(&job->next_momentum, momentum, "the next outer momentum"));
     TRY(area_open(&job->residual, residual, "the codec's residual"));
     TRY(area_open(&job->owner_residual, residual, "the owner's residual"));
     job->pieces = malloc((layout->tensor_count + 1) * sizeof *job->pieces);
     size_t block_bytes = codec_bytes(job->codec, JOB_BLOCK_ELEMENTS);
     job->scratch[0] = malloc(block_bytes);
     job->scratch[1] = malloc(block_bytes);
-    job->own_delta = malloc((size_t)PLAN_CHUNK_ELEMENTS_MAX * 8); /* int64: the widest */
-    if (!job->pieces || !job->scratch[0] || !job->scratch[1] || !job->own_delta) {
+    job->tiles = aligned_alloc(64, sizeof *job->tiles);
+    if (!job->pieces || !job->scratch[0] || !job->scratch[1] || !job->tiles) {
         return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors", layout->tensor_count);
     }
     return 0;
@@ -88,6 +96,7 @@ static int open_areas(struct job *job)
 int job_open(struct job *job, struct layout *layout, const struct job_config *config)
 {
     *job = (struct job){.layout = *layout, .rule = config->rule};
+    job->stream = floats_bytes(layout) >= STREAM_BYTES;
     struct plan_model model;
     for (unsigned section = 0; section < LAYOUT_SECTIONS; section++) {
         model.elements[section] =
@@ -104,23 +113,13 @@ int job_open(struct job *job, struct layout *layout, const struct job_config *co
     return rc;
 }
 
-int job_warm(struct job *job)
+void job_warm(struct job *job)
 {
-    struct plan_model model = job->state_plan.model;
-    uint64_t bytes = 0;
-    for (unsigned section = 0; section < LAYOUT_SECTIONS; section++) {
-        bytes += section_bytes(job, (enum solo_role)section, model.elements[section]);
-    }
-    bytes +=
-        bytes / PLAN_CHUNKS_PER_OWNER; /* an owner's run may be a chunk longer than its share */
-    TRY(area_reserve(&job->mean, bytes, "the encoded mean"));
-    TRY(area_reserve(&job->inbox, bytes, "the members' deltas"));
-    const struct area *const areas[] = {&job->theta, &job->integers, &job->momentum, &job->mean,
-                                        &job->inbox};
-    for (size_t i = 0; i < 5; i++) {
+    const struct area *const areas[] = {&job->theta,      &job->integers,      &job->momentum,
+                                        &job->next_theta, &job->next_integers, &job->next_momentum};
+    for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) {
         area_populate(areas[i]);
     }
-    return 0;
 }
 
 #define AREAS 10
@@ -137,7 +136,7 @@ void job_close(struct job *job)
     free(job->pieces);
     free(job->scratch[0]);
     free(job->scratch[1]);
-    free(job->own_delta);
+    free(job->tiles);
     free(job->offsets);
     layout_deinit(&job->layout);
     memset(job, 0, sizeof *job);
@@ -149,6 +148,13 @@ void job_close(struct job *job)
 static uint64_t aligned(uint64_t bytes)
 {
     return (bytes + 63) & ~UINT64_C(63);
+}
+
+/* Whether deltas and means of this chunk wait in the next anchor. */
+static bool waits_in_next(const struct job *job, uint32_t chunk, enum solo_role section)
+{
+    bool plain = section == SOLO_MAX || !codec_has_residual(job_codec(job, section));
+    return plain && !job_owns(job, chunk);
 }
 
 static int map_chunks(struct job *job)
@@ -164,8 +170,9 @@ static int map_chunks(struct job *job)
     }
     uint64_t offset = 0;
     for (uint32_t chunk = 0; chunk < count; chunk++) {
+        struct plan_chunk place = plan_chunk(&job->round.plan, chunk);
         job->offsets[chunk] = offset;
-        offset += aligned(job_bytes_of(job, plan_chunk(&job->round.plan, chunk)));
+        offset += waits_in_next(job, chunk, place.section) ? 0 : aligned(job_bytes_of(job, place));
     }
     job->offsets[count] = offset;
     return 0;
@@ -175,13 +182,14 @@ int job_begin(struct job *job, const struct job_round *round, void *const *data)
 {
     job->round = *round;
     job->data = data;
-    job->mean_digest = 0;
+    job->mean_digest = job->delta_digest = 0;
+    job->made.at = job->lent.at = NULL;
     job->own_first = plan_owned_first(&round->plan, round->slot);
     job->own_count = plan_owned_count(&round->plan, round->slot);
     TRY(map_chunks(job));
     uint64_t own = job->offsets[job->own_first + job->own_count] - job->offsets[job->own_first];
     TRY(area_reserve(&job->mean, job->offsets[round->plan.chunk_count], "the encoded mean"));
-    return area_reserve(&job->inbox, own * round->plan.members, "the members' deltas");
+    return area_reserve(&job->inbox, own * (round->plan.members - 1), "the members' deltas");
 }
 
 bool job_owns(const struct job *job, uint32_t chunk)
@@ -191,14 +199,35 @@ bool job_owns(const struct job *job, uint32_t chunk)
 
 uint8_t *job_mean_at(const struct job *job, uint32_t chunk)
 {
-    return (uint8_t *)job->mean.base + job->offsets[chunk];
+    struct plan_chunk place = plan_chunk(&job->round.plan, chunk);
+    uint64_t flat = job_flat(job, place);
+    if (!waits_in_next(job, chunk, place.section)) {
+        return (uint8_t *)job->mean.base + job->offsets[chunk];
+    }
+    return place.section == SOLO_MAX
+               ? (uint8_t *)job->next_integers.base + 8 * (flat - layout_floats(&job->layout))
+               : (uint8_t *)job->next_theta.base + sizeof(float) * flat;
 }
 
 uint8_t *job_inbox_at(const struct job *job, uint32_t slot, uint32_t chunk)
 {
     uint64_t first = job->offsets[job->own_first];
     uint64_t own = job->offsets[job->own_first + job->own_count] - first;
-    return (uint8_t *)job->inbox.base + slot * own + (job->offsets[chunk] - first);
+    uint32_t place = slot - (slot > job->round.slot); /* ours is not there */
+    return (uint8_t *)job->inbox.base + place * own + (job->offsets[chunk] - first);
+}
+
+bool job_tile_next(const struct job *job, const struct plan_chunk *chunk, struct job_tile *tile)
+{
+    uint32_t first = tile->first + tile->count;
+    uint32_t left = chunk->elements - first;
+    tile->section = chunk->section;
+    tile->first = first;
+    tile->count = left < JOB_TILE_ELEMENTS ? left : JOB_TILE_ELEMENTS;
+    tile->flat = job_flat(job, *chunk) + first;
+    tile->byte += tile->bytes;
+    tile->bytes = section_bytes(job, chunk->section, tile->count);
+    return tile->count > 0;
 }
 
 uint32_t job_chunk_bytes(const struct job *job, uint32_t chunk)

@@ -1,9 +1,10 @@
-/* After COMMIT: the outer step on the anchor, block by block, and the new anchor into the
- * caller's tensors; residuals and digests on the way, while the block is in the cache. */
+/* The outer step, into the next anchor; and after COMMIT, block by block, the next anchor into the
+ * caller's tensors, with residuals and digests on the way, while the block is in the cache. */
 #include <string.h>
 
 #include "base/err.h"
 #include "kernels/convert.h"
+#include "kernels/cpu.h"
 #include "kernels/digest.h"
 #include "node/job_inside.h"
 
@@ -36,6 +37,15 @@ uint64_t job_block_digest(const struct job *job, uint64_t index, const float *th
     return digest;
 }
 
+static void put(const struct job *job, void *to, const void *from, size_t size)
+{
+    if (job->stream) {
+        cpu_vec()->copy_stream(to, from, size);
+    } else if (size) {
+        memcpy(to, from, size);
+    }
+}
+
 /* ---- the outer step ---------------------------------------------------------------------- */
 
 static struct vec_outer outer_of(const struct rule_step *step, enum solo_role section)
@@ -53,6 +63,55 @@ static struct vec_outer outer_of(const struct rule_step *step, enum solo_role se
     }
     return outer_average();
 }
+
+/* The next tile of what this one is read from is on its way meanwhile: tile after tile, the
+ * processor does not see by itself that it will be wanted. Past the end it does nothing. */
+static void look_ahead(const float *from)
+{
+    const char *next = (const char *)(from + JOB_TILE_ELEMENTS);
+    for (size_t i = 0; i < JOB_TILE_ELEMENTS * sizeof *from; i += 64) {
+        __builtin_prefetch(next + i, 0, 2);
+    }
+}
+
+static void step_floats(struct job *job, const struct job_tile *tile, const uint8_t *mean)
+{
+    struct vec_outer outer = outer_of(&job->round.step, tile->section);
+    bool moves = job->momentum.base && tile->section != SOLO_MEAN;
+    float *anchor = job->tiles->anchor, *momentum = moves ? job->tiles->momentum : NULL;
+    size_t bytes = tile->count * sizeof *anchor;
+    const float *held = (const float *)job->theta.base + tile->flat;
+    look_ahead(held);
+    memcpy(anchor, held, bytes);
+    if (moves) {
+        held = (const float *)job->momentum.base + tile->flat;
+        look_ahead(held);
+        memcpy(momentum, held, bytes);
+    }
+    struct codec_step step = {mean, &outer, anchor, momentum, NULL, tile->count};
+    codec_apply(job_codec(job, tile->section), &step);
+    float *next = (float *)job->next_theta.base + tile->flat;
+    if ((const void *)next == (const void *)mean) { /* it waited there: it is in the cache */
+        memcpy(next, anchor, bytes);
+    } else {
+        put(job, next, anchor, bytes);
+    }
+    if (moves) {
+        put(job, (float *)job->next_momentum.base + tile->flat, momentum, bytes);
+    }
+}
+
+void job_step(struct job *job, const struct job_tile *tile, const uint8_t *mean)
+{
+    if (tile->section == SOLO_MAX) {
+        uint64_t first = tile->flat - layout_floats(&job->layout);
+        memmove((int64_t *)job->next_integers.base + first, mean, tile->bytes);
+    } else {
+        step_floats(job, tile, mean);
+    }
+}
+
+/* ---- residuals --------------------------------------------------------------------------- */
 
 /* A part of a block that lies in one chunk. */
 struct part {
@@ -100,33 +159,6 @@ static void keep_residuals(struct job *job, const struct part *part)
     }
 }
 
-static void apply_floats(struct job *job, enum solo_role section, const struct part *part)
-{
-    const struct codec *codec = job_codec(job, section);
-    job_pieces(job, part->flat, part->count, job->data);
-    if (section == SOLO_PARAM && job->residual.base) {
-        keep_residuals(job, part);
-    }
-    struct vec_outer outer = outer_of(&job->round.step, section);
-    float *momentum = job->momentum.base;
-    struct codec_step step = {
-        .mean = job_mean_at(job, part->chunk) + part->byte,
-        .outer = &outer,
-        .anchor = (float *)job->theta.base + part->flat,
-        .momentum = momentum && section != SOLO_MEAN ? momentum + part->flat : NULL,
-        .pieces = job->pieces,
-        .count = part->count,
-    };
-    codec_apply(codec, &step);
-}
-
-static void apply_integers(struct job *job, const struct part *part)
-{
-    int64_t *anchor = (int64_t *)job->integers.base + (part->flat - layout_floats(&job->layout));
-    memcpy(anchor, job_mean_at(job, part->chunk) + part->byte, part->count * sizeof *anchor);
-    job_integers_in(job, anchor, part->flat, part->count, job->data);
-}
-
 /* The part of the block that begins `done` elements into it. */
 static struct part part_at(const struct job *job, const struct job_block *block, uint64_t done)
 {
@@ -148,26 +180,86 @@ void job_apply_begin(struct job *job)
     job->apply_digest = 0;
 }
 
+static void keep_block_residuals(struct job *job, const struct job_block *block)
+{
+    for (uint64_t done = 0; done < block->count;) {
+        struct part part = part_at(job, block, done);
+        job_pieces(job, part.flat, part.count, job->data);
+        keep_residuals(job, &part);
+        done += part.count;
+    }
+}
+
+static void swap(struct area *one, struct area *other)
+{
+    struct area held = *one;
+    *one = *other;
+    *other = held;
+}
+
+void job_take_next(struct job *job)
+{
+    swap(&job->theta, &job->next_theta);
+    swap(&job->integers, &job->next_integers);
+    swap(&job->momentum, &job->next_momentum);
+}
+
+static void give_floats(struct job *job, uint64_t start, uint64_t count, const float *from)
+{
+    size_t pieces = job_pieces(job, start, count, job->data);
+    for (size_t i = 0; i < pieces; i++) {
+        const struct codec_piece *piece = &job->pieces[i];
+        if (piece->dtype == SOLO_F32) {
+            put(job, piece->data, from, piece->count * sizeof *from);
+        } else {
+            convert_from_f32(piece->data, from, piece->dtype, piece->count);
+        }
+        from += piece->count;
+    }
+}
+
+/* As job_block_digest, and to the caller, in one pass over the next anchor. */
+static void apply_block(struct job *job, const struct job_block *block)
+{
+    if (block->section == SOLO_MAX) {
+        job->apply_digest +=
+            job_block_digest(job, job->apply_block, NULL, job->next_integers.base, NULL);
+        const int64_t *in = job->next_integers.base;
+        job_integers_in(job, in + (block->start - layout_floats(&job->layout)), block->start,
+                        block->count, job->data);
+        return;
+    }
+    const float *anchor = job->next_theta.base, *momentum = job->next_momentum.base;
+    struct digest digest;
+    digest_begin(&digest, job->apply_block);
+    for (uint64_t done = 0; done < block->count; done += JOB_TILE_ELEMENTS) {
+        uint64_t left = block->count - done, start = block->start + done;
+        uint64_t count = left < JOB_TILE_ELEMENTS ? left : JOB_TILE_ELEMENTS;
+        look_ahead(anchor + start);
+        digest_feed(&digest, anchor + start, count * sizeof *anchor);
+        give_floats(job, start, count, anchor + start);
+    }
+    job->apply_digest += digest_end(&digest);
+    if (momentum && block->section < SOLO_MEAN) {
+        job->apply_digest += digest_chunk(DIGEST_MOMENTUM | job->apply_block,
+                                          momentum + block->start, block->count * sizeof *momentum);
+    }
+}
+
 bool job_apply(struct job *job)
 {
     if (job->apply_block < job->blocks[LAYOUT_SECTIONS]) {
         struct job_block block = job_block(job, job->apply_block);
-        for (uint64_t done = 0; done < block.count;) {
-            struct part part = part_at(job, &block, done);
-            if (block.section == SOLO_MAX) {
-                apply_integers(job, &part);
-            } else {
-                apply_floats(job, block.section, &part);
-            }
-            done += part.count;
+        if (block.section == SOLO_PARAM && job->residual.base) {
+            keep_block_residuals(job, &block);
         }
-        job->apply_digest += job_block_digest(job, job->apply_block, job->theta.base,
-                                              job->integers.base, job->momentum.base);
+        apply_block(job, &block);
         job->apply_block++;
     }
     if (job->apply_block < job->blocks[LAYOUT_SECTIONS]) {
         return false;
     }
+    job_take_next(job);
     job->digest = job->apply_digest;
     return true;
 }

@@ -3,6 +3,8 @@
 
 #include "base/err.h"
 #include "kernels/convert.h"
+#include "kernels/cpu.h"
+#include "kernels/digest.h"
 #include "node/job_inside.h"
 
 void job_integers_out(struct job *job, int64_t *out, uint64_t start, uint64_t count,
@@ -22,36 +24,68 @@ static int refuse_value(const struct job *job, uint64_t element)
     return err_set(SOLO_ENONFINITE, "%s", run.tensor->name);
 }
 
-int job_encode_into(struct job *job, uint32_t index, uint8_t *out)
+int job_encode_tile(struct job *job, const struct job_tile *tile, uint8_t *out)
 {
-    struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
-    uint64_t flat = job_flat(job, chunk);
-    if (chunk.section == SOLO_MAX) {
-        job_integers_out(job, (int64_t *)(void *)out, flat, chunk.elements, job->data);
+    if (tile->section == SOLO_MAX) {
+        job_integers_out(job, (int64_t *)(void *)out, tile->flat, tile->count, job->data);
         return 0;
     }
-    bool lossy = chunk.section == SOLO_PARAM && job->residual.base;
-    job_pieces(job, flat, chunk.elements, job->data);
+    bool lossy = tile->section == SOLO_PARAM && job->residual.base && job->round.keep_residuals;
+    job_pieces(job, tile->flat, tile->count, job->data);
     struct codec_delta delta = {
-        .anchor = (const float *)job->theta.base + flat,
+        .anchor = (const float *)job->theta.base + tile->flat,
         .pieces = job->pieces,
-        .residual = lossy && job->round.keep_residuals ? (float *)job->residual.base + flat : NULL,
-        .count = chunk.elements,
+        .residual = lossy ? (float *)job->residual.base + tile->flat : NULL,
+        .count = tile->count,
     };
     size_t bad;
-    if (codec_encode(job_codec(job, chunk.section), &delta, out, &bad) < 0) {
-        return refuse_value(job, flat + bad);
+    if (codec_encode(job_codec(job, tile->section), &delta, out, &bad) < 0) {
+        return refuse_value(job, tile->flat + bad);
     }
     return 0;
 }
 
-int job_encode(struct job *job, uint32_t chunk)
+static bool all_zero(const uint8_t *bytes, size_t size)
 {
-    return job_owns(job, chunk) ? 0 : job_encode_into(job, chunk, job_mean_at(job, chunk));
+    return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+void job_note_delta(struct job *job, uint32_t chunk, const struct job_tile *tile,
+                    const uint8_t *bytes)
+{
+    if (tile->first == 0 && !all_zero(bytes, tile->bytes)) {
+        job->delta_digest += digest_chunk(chunk, bytes, tile->bytes);
+    }
+}
+
+/* Past our cache: the lines are in that of the other process, and to fetch them from there one by
+ * one, only to overwrite them, takes five times as long. */
+void job_into_room(void *room, const struct job_tile *tile, const void *from)
+{
+    if (room) {
+        cpu_vec()->copy_stream((uint8_t *)room + tile->byte, from, tile->bytes);
+    }
+}
+
+int job_encode(struct job *job, uint32_t index, void *room)
+{
+    if (job_owns(job, index)) {
+        return 0;
+    }
+    struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
+    uint8_t *waits = job_mean_at(job, index);
+    for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
+        uint8_t *out = room ? job->tiles->own : waits + tile.byte;
+        TRY(job_encode_tile(job, &tile, out));
+        job_note_delta(job, index, &tile, out);
+        job_into_room(room, &tile, out);
+    }
+    job->made.chunk = index;
+    job->made.at = room;
+    return 0;
 }
 
 const void *job_delta(const struct job *job, uint32_t chunk, uint32_t *size_out)
 {
-    *size_out = job_chunk_bytes(job, chunk);
-    return job_owns(job, chunk) ? job->own_delta : job_mean_at(job, chunk);
+    return job_mean(job, chunk, size_out); /* the same place, at another time */
 }

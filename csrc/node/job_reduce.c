@@ -35,88 +35,149 @@ static int check_values(const struct job *job, uint32_t index, const void *bytes
                        chunk.elements);
 }
 
-int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk)
+bool job_lends(const struct job *job)
 {
-    return check_values(job, chunk, job_inbox_at(job, slot, chunk));
+    return !job->owner_residual.base; /* which is found from the deltas, after COMMIT */
 }
 
-const uint8_t *job_source(const struct job *job, uint32_t slot, uint32_t chunk)
+int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk, const void *bytes)
 {
-    return slot == job->round.slot ? job->own_delta : job_inbox_at(job, slot, chunk);
+    TRY(check_values(job, chunk, bytes));
+    bool kept = bytes == job_inbox_at(job, slot, chunk);
+    job->lent.slot = slot;
+    job->lent.chunk = chunk;
+    job->lent.at = kept ? NULL : bytes;
+    return 0;
 }
 
-static void reduce_integers(struct job *job, uint32_t index, uint32_t count)
+void job_keep(struct job *job)
+{
+    if (job->lent.at) {
+        memcpy(job_inbox_at(job, job->lent.slot, job->lent.chunk), job->lent.at,
+               job_chunk_bytes(job, job->lent.chunk));
+    }
+    if (job->made.at) {
+        memcpy(job_mean_at(job, job->made.chunk), job->made.at,
+               job_chunk_bytes(job, job->made.chunk));
+    }
+    job->lent.at = job->made.at = NULL;
+}
+
+void job_made_sent(struct job *job)
+{
+    job->made.at = NULL;
+}
+
+void job_link_gone(struct job *job)
+{
+    job->lent.at = job->made.at = NULL;
+}
+
+/* ---- the owner's sum --------------------------------------------------------------------- */
+
+/* The encoded chunk of a member's delta; ours is made tile by tile. */
+static const uint8_t *source_of(const struct job *job, uint32_t slot, uint32_t chunk)
+{
+    bool lent = job->lent.at && job->lent.slot == slot && job->lent.chunk == chunk;
+    return lent ? job->lent.at : job_inbox_at(job, slot, chunk);
+}
+
+/* A member's part of the tile; NULL: it contributes nothing. */
+static const void *source_at(const struct job *job, uint32_t slot, uint32_t chunk,
+                             const struct job_tile *tile)
+{
+    if (job->round.weights[slot] == 0) {
+        return NULL;
+    }
+    return slot == job->round.slot ? job->tiles->own : source_of(job, slot, chunk) + tile->byte;
+}
+
+static void reduce_integers(struct job *job, uint32_t index, const struct job_tile *tile,
+                            uint8_t *bytes)
 {
     const struct vec *vec = cpu_vec();
-    struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
-    int64_t *out = (int64_t *)(void *)job_mean_at(job, index);
-    uint64_t first = job_flat(job, chunk) - layout_floats(&job->layout);
+    int64_t *out = (int64_t *)(void *)bytes;
     bool any = false;
     for (uint32_t slot = 0; slot < job->round.plan.members; slot++) {
-        if (job->round.weights[slot] == 0) {
-            continue;
+        const int64_t *in = source_at(job, slot, index, tile);
+        if (in && any) {
+            vec->max_i64(out, out, in, tile->count);
+        } else if (in) {
+            memcpy(out, in, tile->bytes);
         }
-        const int64_t *in = (const int64_t *)(const void *)job_source(job, slot, index);
-        if (any) {
-            vec->max_i64(out, out, in, count);
-        } else {
-            memcpy(out, in, count * sizeof *out);
-        }
-        any = true;
+        any = any || in;
     }
     if (!any) {
-        memcpy(out, (const int64_t *)job->integers.base + first, count * sizeof *out);
+        uint64_t first = tile->flat - layout_floats(&job->layout);
+        memcpy(out, (const int64_t *)job->integers.base + first, tile->bytes);
     }
 }
 
-static int reduce_floats(struct job *job, uint32_t index, struct plan_chunk chunk)
+static int reduce_floats(struct job *job, uint32_t index, const struct job_tile *tile, uint8_t *out)
 {
     const void *sources[SOLO_MEMBERS_MAX];
     for (uint32_t slot = 0; slot < job->round.plan.members; slot++) {
-        sources[slot] = job->round.weights[slot] == 0 ? NULL : job_source(job, slot, index);
+        sources[slot] = source_at(job, slot, index, tile);
     }
-    bool lossy = chunk.section == SOLO_PARAM && job->owner_residual.base;
-    uint64_t flat = job_flat(job, chunk);
+    bool lossy = tile->section == SOLO_PARAM && job->owner_residual.base;
     struct codec_mean mean = {
         .sources = sources,
         .weights = job->round.weights,
         .source_count = job->round.plan.members,
-        .residual =
-            lossy && job->round.keep_residuals ? (float *)job->owner_residual.base + flat : NULL,
-        .count = chunk.elements,
+        .residual = lossy && job->round.keep_residuals
+                        ? (float *)job->owner_residual.base + tile->flat
+                        : NULL,
+        .count = tile->count,
     };
     size_t bad;
-    if (codec_reduce(job_codec(job, chunk.section), &mean, job_mean_at(job, index), &bad) < 0) {
-        struct layout_run run = layout_run_at(&job->layout, flat + bad, 1);
+    if (codec_reduce(job_codec(job, tile->section), &mean, out, &bad) < 0) {
+        struct layout_run run = layout_run_at(&job->layout, tile->flat + bad, 1);
         return err_set(SOLO_ENONFINITE, "%s (in the mean)", run.tensor->name);
     }
     return 0;
 }
 
-static void add_digest(struct job *job, uint32_t chunk)
+static int reduce_tile(struct job *job, uint32_t index, const struct job_tile *tile, uint8_t *out)
 {
-    job->mean_digest += digest_chunk(chunk, job_mean_at(job, chunk), job_chunk_bytes(job, chunk));
+    if (job->round.weights[job->round.slot] != 0) {
+        TRY(job_encode_tile(job, tile, job->tiles->own));
+        job_note_delta(job, index, tile, job->tiles->own);
+    }
+    if (tile->section == SOLO_MAX) {
+        reduce_integers(job, index, tile, out);
+        return 0;
+    }
+    return reduce_floats(job, index, tile, out);
 }
 
-int job_reduce(struct job *job, uint32_t index)
+int job_reduce(struct job *job, uint32_t index, void *room)
 {
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
-    if (job->round.weights[job->round.slot] != 0) {
-        TRY(job_encode_into(job, index, job->own_delta));
+    /* Alone nobody is sent the mean. */
+    uint8_t *waits = room || job->round.plan.members == 1 ? NULL : job_mean_at(job, index);
+    struct digest digest;
+    digest_begin(&digest, index);
+    for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
+        uint8_t *out = waits ? waits + tile.byte : job->tiles->mean;
+        TRY(reduce_tile(job, index, &tile, out));
+        job_into_room(room, &tile, out);
+        digest_feed(&digest, out, tile.bytes);
+        job_step(job, &tile, out);
     }
-    if (chunk.section == SOLO_MAX) {
-        reduce_integers(job, index, chunk.elements);
-    } else {
-        TRY(reduce_floats(job, index, chunk));
-    }
-    add_digest(job, index);
+    job->mean_digest += digest_end(&digest);
+    job->lent.at = NULL;
+    job->made.chunk = index;
+    job->made.at = room;
     return 0;
 }
+
+/* ---- means ------------------------------------------------------------------------------- */
 
 const void *job_mean(const struct job *job, uint32_t chunk, uint32_t *size_out)
 {
     *size_out = job_chunk_bytes(job, chunk);
-    return job_mean_at(job, chunk);
+    bool made = job->made.at && job->made.chunk == chunk;
+    return made ? job->made.at : job_mean_at(job, chunk);
 }
 
 int job_room_mean(struct job *job, uint32_t chunk, uint32_t size, void **out)
@@ -129,9 +190,17 @@ int job_room_mean(struct job *job, uint32_t chunk, uint32_t size, void **out)
     return 0;
 }
 
-int job_take_mean(struct job *job, uint32_t chunk)
+int job_take_mean(struct job *job, uint32_t index, const void *bytes)
 {
-    TRY(check_values(job, chunk, job_mean_at(job, chunk)));
-    add_digest(job, chunk);
+    TRY(check_values(job, index, bytes));
+    struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
+    const uint8_t *mean = bytes;
+    struct digest digest;
+    digest_begin(&digest, index);
+    for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
+        digest_feed(&digest, mean + tile.byte, tile.bytes);
+        job_step(job, &tile, mean + tile.byte);
+    }
+    job->mean_digest += digest_end(&digest);
     return 0;
 }

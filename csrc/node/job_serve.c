@@ -40,28 +40,6 @@ const void *job_state(const struct job *job, uint32_t index, bool momentum, uint
     return range.size ? (const uint8_t *)area->base + range.byte : NULL;
 }
 
-int job_fetch_begin(struct job *job)
-{
-    job_fetch_abandon(job);
-    if (!job->has_anchor) {
-        return 0;
-    }
-    int rc = area_open(&job->next_theta, job->theta.size, "the anchor that is fetched");
-    rc = rc < 0 ? rc : area_open(&job->next_integers, job->integers.size, "its integers");
-    rc = rc < 0 ? rc : area_open(&job->next_momentum, job->momentum.size, "its momentum");
-    if (rc < 0) {
-        job_fetch_abandon(job);
-    }
-    return rc;
-}
-
-void job_fetch_abandon(struct job *job)
-{
-    area_close(&job->next_theta);
-    area_close(&job->next_integers);
-    area_close(&job->next_momentum);
-}
-
 int job_room_state(struct job *job, uint32_t index, bool momentum, uint32_t size, void **out)
 {
     struct range range = {0};
@@ -72,10 +50,9 @@ int job_room_state(struct job *job, uint32_t index, bool momentum, uint32_t size
         return err_set(SOLO_EPEER, "state chunk %u with %u bytes is not of this model", index,
                        size);
     }
-    bool beside = job->has_anchor;
-    struct area *area = momentum                  ? (beside ? &job->next_momentum : &job->momentum)
-                        : is_integers(job, index) ? (beside ? &job->next_integers : &job->integers)
-                                                  : (beside ? &job->next_theta : &job->theta);
+    struct area *area = momentum                  ? &job->next_momentum
+                        : is_integers(job, index) ? &job->next_integers
+                                                  : &job->next_theta;
     *out = (uint8_t *)area->base + range.byte;
     return 0;
 }
@@ -89,24 +66,13 @@ uint64_t job_hash(const struct job *job)
     return digest;
 }
 
-static void swap_area(struct area *held, struct area *fetched)
-{
-    if (fetched->base) {
-        area_close(held);
-        *held = *fetched;
-        *fetched = (struct area){0};
-    }
-}
-
 uint64_t job_fetch_end(struct job *job, uint64_t wanted)
 {
     uint64_t found = job->walk_digest;
     if (wanted != 0 && found != wanted) {
         return found;
     }
-    swap_area(&job->theta, &job->next_theta);
-    swap_area(&job->integers, &job->next_integers);
-    swap_area(&job->momentum, &job->next_momentum);
+    job_take_next(job);
     job->digest = found;
     job->has_anchor = true;
     return found;

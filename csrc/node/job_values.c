@@ -80,15 +80,11 @@ bool job_give_values(struct job *job, void *const *data)
 
 bool job_fetch_hash(struct job *job)
 {
-    bool beside = job->has_anchor;
-    const struct area *theta = beside ? &job->next_theta : &job->theta;
-    const struct area *integers = beside ? &job->next_integers : &job->integers;
-    const struct area *momentum = beside ? &job->next_momentum : &job->momentum;
     struct job_block block;
     uint64_t index;
     if (step(job, &block, &index)) {
-        job->walk_digest +=
-            job_block_digest(job, index, theta->base, integers->base, momentum->base);
+        job->walk_digest += job_block_digest(job, index, job->next_theta.base,
+                                             job->next_integers.base, job->next_momentum.base);
     }
     return walked(job);
 }

@@ -29,12 +29,6 @@ static int find_room(struct solo *solo, const struct peer_link *peer, const stru
     if (frame->type == FRAME_MEAN) {
         return job_room_mean(job, frame->chunk, frame->size, room_out);
     }
-    if (!work_fetch_room(solo)) {
-        return SOLO_EAGAIN;
-    }
-    if (!peer->link) { /* it had bytes of what is written over now, and no memory to keep them */
-        return SOLO_ECLOSED;
-    }
     return job_room_state(job, frame->chunk, frame->flags & FRAME_MOMENTUM, frame->size, room_out);
 }
 
@@ -61,15 +55,30 @@ static int on_place(void *context, struct link *link, const struct frame *frame,
         return err_set(SOLO_EPEER, "a %s frame of chunk %u comes twice at once",
                        frame_name(frame->type), frame->chunk);
     }
-    return find_room(solo, peer, frame, room_out);
+    TRY(find_room(solo, peer, frame, room_out));
+    bool lent = frame->type == FRAME_MEAN || (frame->type == FRAME_DELTA && job_lends(&solo->job));
+    return lent && link_in_place(link, frame->size) ? CONN_IN_PLACE : 0;
 }
 
-static int take_payload(struct solo *solo, const struct peer_link *peer, const struct frame *frame)
+static int take_payload(struct solo *solo, const struct peer_link *peer, const struct frame *frame,
+                        const void *payload)
 {
+    struct job *job = &solo->job;
     if (frame->type == FRAME_DELTA) {
-        return job_take_delta(&solo->job, solo->member.peers[peer->index].slot, frame->chunk);
+        return job_take_delta(job, solo->member.peers[peer->index].slot, frame->chunk, payload);
     }
-    return frame->type == FRAME_MEAN ? job_take_mean(&solo->job, frame->chunk) : 0;
+    return frame->type == FRAME_MEAN ? job_take_mean(job, frame->chunk, payload) : 0;
+}
+
+/* A delta that lies in the link's memory is summed from there, or kept. */
+static void use_lent(struct solo *solo, const struct peer_link *peer, uint32_t generation,
+                     uint32_t chunk)
+{
+    if (peer->generation != generation || solo->ended) {
+        job_link_gone(&solo->job);
+    } else if (!work_reduce_now(solo, chunk)) {
+        job_keep(&solo->job);
+    }
 }
 
 static int on_frame(void *context, struct link *link, const struct frame *frame,
@@ -78,20 +87,31 @@ static int on_frame(void *context, struct link *link, const struct frame *frame,
     struct peer_link *peer = context;
     struct solo *solo = peer->solo;
     (void)link;
-    (void)payload;
+    uint32_t generation = peer->generation;
     bool asks = frame->type == FRAME_FETCH || frame->type == FRAME_NO_STATE;
     if (!asks && frame->size == 0) {
         return err_set(SOLO_EPEER, "an empty %s frame", frame_name(frame->type));
     }
     if (!asks) {
-        TRY(take_payload(solo, peer, frame));
+        TRY(take_payload(solo, peer, frame, payload));
     }
     solo->received_bytes += FRAME_HEADER_BYTES + frame->size;
     struct member_event event = drive_event(solo, MEMBER_RECEIVED);
     event.peer = peer->index;
     event.frame = frame;
     drive_feed(solo, &event);
+    if (frame->type == FRAME_DELTA && job_lends(&solo->job)) {
+        use_lent(solo, peer, generation, frame->chunk);
+    }
     return 0;
+}
+
+/* Chunks that waited for it may be made now. */
+static void on_room(void *context, struct link *link)
+{
+    struct peer_link *peer = context;
+    (void)link;
+    work_again(peer->solo);
 }
 
 /* ---- what was sent ----------------------------------------------------------------------- */
@@ -162,8 +182,12 @@ static void on_lost(void *context, struct link *link, int rc, const char *text)
     feed_down(peer, rc, copy);
 }
 
-static const struct link_calls calls = {
-    .open = on_open, .place = on_place, .frame = on_frame, .sent = on_sent, .lost = on_lost};
+static const struct link_calls calls = {.open = on_open,
+                                        .place = on_place,
+                                        .frame = on_frame,
+                                        .sent = on_sent,
+                                        .room = on_room,
+                                        .lost = on_lost};
 
 static void down_later(struct solo *solo, struct peer_link *peer, int rc)
 {
@@ -325,21 +349,18 @@ int peer_listen(struct solo *solo)
 
 /* ---- sending ----------------------------------------------------------------------------- */
 
-static void send_frame(struct solo *solo, struct peer_link *peer, const struct frame *frame,
+static bool send_frame(struct solo *solo, struct peer_link *peer, const struct frame *frame,
                        const void *payload, uint32_t size, uint64_t tag)
 {
     if (!peer->link) {
-        return; /* LINK_DOWN is on its way */
+        return false; /* LINK_DOWN is on its way */
     }
     int rc = link_send(peer->link, frame, payload, size, tag);
-    if (rc == SOLO_ECLOSED) {
-        return;
-    }
-    if (rc < 0) {
+    if (rc < 0 && rc != SOLO_ECLOSED) {
         down_later(solo, peer, rc);
-        return;
     }
-    solo->sent_bytes += FRAME_HEADER_BYTES + size;
+    solo->sent_bytes += rc < 0 ? 0 : FRAME_HEADER_BYTES + size;
+    return rc >= 0;
 }
 
 void peer_send_chunk(struct solo *solo, const struct action *action)
@@ -354,8 +375,12 @@ void peer_send_chunk(struct solo *solo, const struct action *action)
     uint32_t size;
     const void *bytes = delta ? job_delta(&solo->job, action->chunk, &size)
                               : job_mean(&solo->job, action->chunk, &size);
-    send_frame(solo, &solo->links[action->peer], &frame, bytes, size,
-               tag_of(delta ? TAG_DELTA : TAG_MEAN, action->chunk));
+    bool made = solo->job.made.at == bytes; /* in the link's memory: it is not borrowed */
+    bool sent = send_frame(solo, &solo->links[action->peer], &frame, bytes, size,
+                           tag_of(delta ? TAG_DELTA : TAG_MEAN, action->chunk));
+    if (made && sent) {
+        job_made_sent(&solo->job);
+    }
 }
 
 void peer_send_state(struct solo *solo, const struct action *action)

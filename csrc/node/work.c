@@ -6,11 +6,9 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "kernels/digest.h"
 #include "node/engine.h"
 
-#define WORK_SLICE_US   1000u       /* of one turn */
-#define WORK_TWIN_BYTES (16u << 10) /* of each chunk are compared to find two equal deltas */
+#define WORK_SLICE_US 1000u /* of one turn */
 
 /* ---- the two queues ---------------------------------------------------------------------- */
 
@@ -59,8 +57,7 @@ static void wake(struct solo *solo)
 
 void work_add(struct solo *solo, const struct work *work)
 {
-    bool news = work->kind == WORK_MASTER_DOWN || work->kind == WORK_LINK_DOWN;
-    int rc = push(news ? &solo->news : &solo->works, work);
+    int rc = push(work->kind >= WORK_OWN ? &solo->news : &solo->works, work);
     if (rc < 0) {
         engine_fail(solo, rc);
         return;
@@ -70,9 +67,6 @@ void work_add(struct solo *solo, const struct work *work)
 
 void work_again(struct solo *solo)
 {
-    if (solo->fetching_over) {
-        peer_resume_all(solo);
-    }
     if (solo->works.count && !solo->ended) {
         wake(solo);
     }
@@ -90,7 +84,7 @@ void work_deinit(struct solo *solo)
 /* An outer step or an anchor that waited for the saver is not coming: it may go on. */
 static void release_saver(struct solo *solo)
 {
-    if (solo->has_saver && solo->works.count == 0 && !solo->fetching_over) {
+    if (solo->has_saver && solo->works.count == 0) {
         saver_release(&solo->saver);
     }
 }
@@ -109,12 +103,22 @@ static void forget_round_work(struct solo *solo)
     release_saver(solo);
 }
 
+/* Nothing is written any more to where the next anchor is made, nor read from there. */
+static void release_next(struct solo *solo)
+{
+    peer_release_all(solo, &solo->job.next_theta);
+    peer_release_all(solo, &solo->job.next_integers);
+    peer_release_all(solo, &solo->job.next_momentum);
+    solo->fetching = false;
+}
+
 void work_drop_round(struct solo *solo)
 {
     log_line(SOLO_LOG_DEBUG, "solo: round dropped");
     forget_round_work(solo);
     peer_release_all(solo, &solo->job.inbox);
     peer_release_all(solo, &solo->job.mean);
+    release_next(solo);
 }
 
 void work_drop_serves(struct solo *solo)
@@ -130,7 +134,9 @@ void work_round(struct solo *solo, bool fresh_residual)
     log_line(SOLO_LOG_DEBUG, "solo: round %" PRIu64 " attempt %u begins, %u members",
              round->id.round, round->id.attempt, round->count);
     forget_round_work(solo);
-    solo->delta_digest = 0;
+    if (solo->fetching) { /* given up before its end, and not needed any more */
+        release_next(solo);
+    }
     solo->sent_bytes = solo->received_bytes = 0;
     struct job_round next = {
         .plan = round->plan, .slot = round->slot, .keep_residuals = !fresh_residual};
@@ -152,67 +158,17 @@ static void note_change(struct solo *solo)
     }
 }
 
-/* Nothing is written any more to where an anchor is being fetched. */
-static void release_fetch(struct solo *solo)
-{
-    const struct job *job = &solo->job;
-    peer_release_all(solo, &job->next_theta);
-    peer_release_all(solo, &job->next_integers);
-    peer_release_all(solo, &job->next_momentum);
-    if (!job->has_anchor) {
-        peer_release_all(solo, &job->theta);
-        peer_release_all(solo, &job->integers);
-        peer_release_all(solo, &job->momentum);
-    }
-    solo->fetching = solo->fetching_over = false;
-}
-
-/* The saver may be reading what is held, and others may be sent it. */
-bool work_fetch_room(struct solo *solo)
-{
-    if (!solo->fetching_over || !solo->job.has_anchor) {
-        return true;
-    }
-    if (solo->has_saver && !saver_hold(&solo->saver)) {
-        return false;
-    }
-    note_change(solo);
-    work_drop_serves(solo);
-    solo->job.has_anchor = false;
-    return true;
-}
-
 void work_fetch(struct solo *solo, uint64_t version)
 {
     if (solo->fetching && solo->fetch_version == version) {
         return;
     }
-    release_fetch(solo);
+    release_next(solo);
     solo->fetching = true;
     solo->fetch_version = version;
-    if (job_fetch_begin(&solo->job) < 0) {
-        log_line(SOLO_LOG_WARN, "solo: %s; it is fetched over the one held", err_text());
-        solo->fetching_over = true;
-    }
 }
 
 /* ---- one piece of work ------------------------------------------------------------------- */
-
-static bool all_zero(const uint8_t *bytes, size_t size)
-{
-    return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
-}
-
-/* What equal deltas are found by. */
-static void note_delta(struct solo *solo, uint32_t chunk)
-{
-    uint32_t size;
-    const void *bytes = job_delta(&solo->job, chunk, &size);
-    size = size < WORK_TWIN_BYTES ? size : WORK_TWIN_BYTES;
-    if (!all_zero(bytes, size)) {
-        solo->delta_digest += digest_chunk(chunk, bytes, size);
-    }
-}
 
 static void feed_done(struct solo *solo, enum member_event_type type, const struct work *work,
                       int rc)
@@ -225,23 +181,76 @@ static void feed_done(struct solo *solo, enum member_event_type type, const stru
     drive_feed(solo, &event);
 }
 
-static void do_encode(struct solo *solo, const struct work *work)
+/* What was made in a link's memory and not sent from there is kept, if that is still there. */
+static void settle(struct solo *solo, const struct peer_link *peer, uint32_t generation)
 {
-    int rc = job_encode(&solo->job, work->chunk);
-    if (rc >= 0 && !job_owns(&solo->job, work->chunk)) {
-        note_delta(solo, work->chunk);
+    if (peer && (peer->generation != generation || solo->ended)) {
+        job_link_gone(&solo->job);
     }
-    feed_done(solo, MEMBER_ENCODED, work, rc);
+    job_keep(&solo->job);
+}
+
+/* The link to a slot of the round; NULL: there is none. */
+static struct peer_link *link_of(struct solo *solo, uint32_t slot)
+{
+    uint32_t index = solo->member.round.slot_peers[slot];
+    return index != ROUND_SELF && solo->links[index].link ? &solo->links[index] : NULL;
+}
+
+/* Where the chunk may be made in the memory of the link to this slot. SOLO_EAGAIN: not now. */
+static int room_of(struct peer_link *peer, uint32_t size, size_t spare, void **room_out)
+{
+    *room_out = NULL;
+    int rc = peer ? link_room(peer->link, size, spare, room_out) : 0;
+    return rc == SOLO_EAGAIN ? rc : 0;
+}
+
+/* false: the link has no room now. It leaves as much as chunks of the mean want, for which nothing
+ * can wait. */
+static bool do_encode(struct solo *solo, const struct work *work)
+{
+    struct peer_link *peer = link_of(solo, plan_owner(&solo->job.round.plan, work->chunk));
+    uint32_t generation = peer ? peer->generation : 0;
+    void *room;
+    uint32_t size = job_chunk_bytes(&solo->job, work->chunk);
+    if (room_of(peer, size, 2 * (size_t)size, &room) == SOLO_EAGAIN) {
+        return false;
+    }
+    feed_done(solo, MEMBER_ENCODED, work, job_encode(&solo->job, work->chunk, room));
+    settle(solo, peer, generation);
+    return true;
 }
 
 /* What is not finite, of ours or in the sum, is told as a failed encoding, which it is. */
 static void do_reduce(struct solo *solo, const struct work *work)
 {
-    int rc = job_reduce(&solo->job, work->chunk);
-    if (rc >= 0 && solo->job.round.weights[solo->job.round.slot] != 0) {
-        note_delta(solo, work->chunk);
-    }
+    const struct job_round *round = &solo->job.round;
+    /* Of two members the other one alone is sent the mean: it is made where it goes. */
+    struct peer_link *peer = round->plan.members == 2 ? link_of(solo, 1 - round->slot) : NULL;
+    uint32_t generation = peer ? peer->generation : 0;
+    void *room = NULL;
+    (void)room_of(peer, job_chunk_bytes(&solo->job, work->chunk), 0, &room);
+    int rc = job_reduce(&solo->job, work->chunk, room);
     feed_done(solo, rc < 0 ? MEMBER_ENCODED : MEMBER_REDUCED, work, rc);
+    settle(solo, peer, generation);
+}
+
+bool work_reduce_now(struct solo *solo, uint32_t chunk)
+{
+    struct works *works = &solo->works;
+    for (uint32_t i = works->count; i-- > 0 && !solo->ended;) {
+        struct work work = works->at[(works->first + i) % works->capacity];
+        if (work.kind == WORK_REDUCE && work.chunk == chunk) {
+            for (; i > 0; i--) { /* those before it move up */
+                works->at[(works->first + i) % works->capacity] =
+                    works->at[(works->first + i - 1) % works->capacity];
+            }
+            pop(works);
+            do_reduce(solo, &work);
+            return true;
+        }
+    }
+    return false;
 }
 
 static void offer_state(struct solo *solo)
@@ -260,10 +269,6 @@ static bool do_apply(struct solo *solo, const struct work *work)
     if (!solo->applying) {
         log_line(SOLO_LOG_DEBUG, "solo: applying round %" PRIu64, work->id.round);
         solo->applying = true;
-        if (solo->fetching) { /* given up before its end, and not needed any more */
-            release_fetch(solo);
-            job_fetch_abandon(&solo->job);
-        }
         note_change(solo);
         job_apply_begin(&solo->job);
     }
@@ -295,21 +300,18 @@ static bool take_values(struct solo *solo)
     return whole;
 }
 
-static void begin_adopt(struct solo *solo, const struct work *work)
+static void begin_adopt(struct solo *solo)
 {
     solo->adopting = true;
-    release_fetch(solo);
+    release_next(solo);
     note_change(solo);
-    if (work->own) {
-        job_fetch_abandon(&solo->job);
-    }
 }
 
 /* One block. */
 static void do_adopt(struct solo *solo, const struct work *work)
 {
     if (!solo->adopting) {
-        begin_adopt(solo, work);
+        begin_adopt(solo);
     }
     struct job *job = &solo->job;
     if (work->own ? !job->has_anchor && !take_values(solo) : !job_fetch_hash(job)) {
@@ -328,6 +330,10 @@ static void do_adopt(struct solo *solo, const struct work *work)
 
 static void tell(struct solo *solo, const struct work *work)
 {
+    if (work->kind == WORK_OWN) {
+        feed_done(solo, MEMBER_ENCODED, work, 0);
+        return;
+    }
     if (work->kind == WORK_MASTER_DOWN) {
         if (work->generation == solo->control_generation) {
             struct member_event event = drive_event(solo, MEMBER_MASTER_DOWN);
@@ -358,33 +364,39 @@ static bool may_work(struct solo *solo)
     return !changes || !solo->has_saver || saver_hold(&solo->saver);
 }
 
-static void do_work(struct solo *solo)
+/* false: it has to wait for a link, and went to the end of the queue. */
+static bool do_work(struct solo *solo)
 {
     struct work work = *head(&solo->works);
     switch (work.kind) {
     case WORK_APPLY:
         do_apply(solo, &work);
-        return;
+        return true;
     case WORK_ADOPT:
         do_adopt(solo, &work);
-        return;
+        return true;
     case WORK_GIVE:
         if (attach_give(solo)) {
             pop(&solo->works);
         }
-        return;
+        return true;
     case WORK_ENCODE:
         pop(&solo->works);
-        do_encode(solo, &work);
-        return;
+        if (do_encode(solo, &work)) {
+            return true;
+        }
+        (void)push(&solo->works, &work); /* into a place that there is */
+        return false;
     case WORK_REDUCE:
         pop(&solo->works);
         do_reduce(solo, &work);
-        return;
+        return true;
+    case WORK_OWN:
     case WORK_MASTER_DOWN:
     case WORK_LINK_DOWN:
-        return; /* news have a queue of their own */
+        break; /* news have a queue of their own */
     }
+    return true;
 }
 
 void work_finish(struct solo *solo)
@@ -405,13 +417,15 @@ static void on_turn(void *context)
         pop(&solo->news);
         tell(solo, &work);
     }
-    while (solo->works.count && !solo->ended && may_work(solo)) {
-        do_work(solo);
+    uint32_t blocked = 0; /* one after the other: all of them, when as many as there are */
+    while (solo->works.count > blocked && !solo->ended && may_work(solo)) {
+        blocked = do_work(solo) ? 0 : blocked + 1;
         if (clock_us() >= end_us) {
             break;
         }
     }
-    if (!solo->ended && (solo->news.count || (solo->works.count && may_work(solo)))) {
+    bool more = solo->works.count > blocked && !solo->ended && may_work(solo);
+    if (!solo->ended && (solo->news.count || more)) {
         wake(solo);
     }
 }

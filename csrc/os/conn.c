@@ -27,6 +27,7 @@ static void close_all(struct conn *conn)
     transport_close(&conn->transport, abrupt);
     outbox_clear(&conn->outbox);
     conn->room = NULL;
+    conn->offered = NULL;
     conn->state = CONN_LOST;
 }
 
@@ -240,7 +241,7 @@ static void on_io(void *context, uint32_t events)
         }
         notice_end_while_paused(conn, events);
         conn_receive(conn);
-        if (conn_alive(conn) && (conn->blocked || conn->outbox.count > 0)) {
+        if (conn_alive(conn) && (conn->blocked || conn->outbox.count > 0 || conn->room_wanted)) {
             conn_flush(conn);
         }
     }

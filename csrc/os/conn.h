@@ -18,6 +18,10 @@
 
 struct conn;
 
+/* What `place` may answer too: shared memory: leave the payload where it is. `place` is asked again
+ * once all of it is there, and after the same answer `frame` is called with it. */
+#define CONN_IN_PLACE 2
+
 /* NULL is allowed for `open`, `place`, `sent` and `room`. After `lost` the connection is closed
  * and calls nothing more; conn_free is still the owner's. */
 struct conn_calls {
@@ -25,8 +29,8 @@ struct conn_calls {
     /* Where this frame's payload shall go: frame->size bytes of room, borrowed until `frame`,
      * `lost`, or conn_divert. *room_out is NULL on entry; left so: the connection's own buffer,
      * up to CONN_INBOX_MAX. SOLO_EAGAIN: not now; reading stops until conn_resume and asks
-     * again. 1: skip it, `frame` is not called. Other errors close the connection. Not called
-     * for frames without payload. */
+     * again. 1: skip it, `frame` is not called. CONN_IN_PLACE: see there. Errors close the
+     * connection. Not called for frames without payload. */
     int (*place)(void *context, struct conn *conn, const struct frame *frame, void **room_out);
     /* A whole frame, its checksum right. `payload` is what place gave; without: valid during
      * the call. An error closes the connection. */
@@ -78,6 +82,13 @@ int conn_send(struct conn *conn, const struct frame *frame, const void *payload,
 
 /* The same with a copy of the payload; `sent` is not called. SOLO_EAGAIN: CONN_COPIED_MAX. */
 int conn_send_copy(struct conn *conn, const struct frame *frame, const void *payload, size_t size);
+
+/* Shared memory: where the payload of the next frame may be made, if `spare` bytes are free behind
+ * it; conn_send with that address then copies nothing, and overtakes frames that wait. Good until
+ * the next call of conn_room or conn_send. SOLO_EAGAIN: not now; `room` is called when it may be
+ * worth asking again. SOLO_ENOTSUP: never for this size or connection. */
+int conn_room(struct conn *conn, size_t size, size_t spare, void **out);
+bool conn_offered(const struct conn *conn, const void *payload); /* it is that address */
 
 uint32_t conn_waiting(const struct conn *conn); /* frames not handed to the kernel yet */
 void conn_resume(struct conn *conn);            /* after place said SOLO_EAGAIN */

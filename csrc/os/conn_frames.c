@@ -23,6 +23,44 @@ static int can_send(const struct conn *conn, const struct frame *frame, size_t s
     return 0;
 }
 
+int conn_room(struct conn *conn, size_t size, size_t spare, void **out)
+{
+    size_t whole = FRAME_HEADER_BYTES + size;
+    conn->offered = NULL;
+    if (!conn_is_shm(conn) || conn->state != CONN_OPEN || conn->finishing || size == 0 ||
+        whole + spare > RING_BYTES) {
+        return SOLO_ENOTSUP;
+    }
+    uint8_t *at = NULL;
+    bool between = conn->outbox.done == 0 && conn->told_count < CONN_TOLD_MAX;
+    int64_t room = between ? transport_room(&conn->transport, whole, spare, &at) : 0;
+    if (room <= 0) { /* of an end the next read or write tells */
+        conn->room_wanted = true;
+        return SOLO_EAGAIN;
+    }
+    *out = conn->offered = at + FRAME_HEADER_BYTES;
+    return 0;
+}
+
+bool conn_offered(const struct conn *conn, const void *payload)
+{
+    return payload && conn->offered == payload;
+}
+
+static void send_in_place(struct conn *conn, struct frame *head, size_t size, uint64_t tag)
+{
+    head->size = (uint32_t)size;
+    if (!(head->flags & FRAME_UNCHECKED)) {
+        head->payload_crc = frame_crc(conn->offered, size);
+    }
+    frame_encode(head, conn->offered - FRAME_HEADER_BYTES);
+    conn->offered = NULL;
+    conn->told[conn->told_count++] = tag;
+    conn->sent_bytes += FRAME_HEADER_BYTES + size;
+    transport_put(&conn->transport, FRAME_HEADER_BYTES + size);
+    loop_later(conn->config.loop, &conn->pump);
+}
+
 int conn_send(struct conn *conn, const struct frame *frame, const void *payload, size_t size,
               uint64_t tag)
 {
@@ -31,6 +69,10 @@ int conn_send(struct conn *conn, const struct frame *frame, const void *payload,
     if (conn_is_shm(conn) && size >= UNCHECKED_BYTES) { /* what a checksum guards is not there */
         head.flags |= FRAME_UNCHECKED;
         head.payload_crc = 0;
+    }
+    if (conn_offered(conn, payload)) {
+        send_in_place(conn, &head, size, tag);
+        return 0;
     }
     TRY(outbox_push(&conn->outbox, &head, payload, size, tag, NULL));
     if (!conn->blocked) {
@@ -64,6 +106,12 @@ static void tell_sent(struct conn *conn)
 {
     uint64_t tag;
     bool borrowed;
+    for (uint32_t i = 0; i < conn->told_count && conn_alive(conn); i++) {
+        if (conn->config.calls->sent) {
+            conn->config.calls->sent(conn->config.context, conn, conn->told[i]);
+        }
+    }
+    conn->told_count = 0;
     while (conn_alive(conn) && outbox_next_sent(&conn->outbox, &tag, &borrowed)) {
         if (borrowed && conn->config.calls->sent) {
             conn->config.calls->sent(conn->config.context, conn, tag);
@@ -101,8 +149,9 @@ static bool write_some(struct conn *conn, size_t *budget)
 void conn_flush(struct conn *conn)
 {
     size_t budget = TURN_BYTES;
-    conn->blocked = false;
+    conn->blocked = conn->room_wanted = false;
     bool more = true;
+    tell_sent(conn);
     while (more && conn_alive(conn)) {
         if (conn->outbox.count < ROOM_BELOW && !conn->finishing && conn->config.calls->room) {
             conn->config.calls->room(conn->config.context, conn);
@@ -166,6 +215,26 @@ static int inbox_room(struct conn *conn, const struct frame *frame, void **room_
     return 0;
 }
 
+/* The payload stays in shared memory: once all of it is there, it is delivered from there. */
+static int take_in_place(struct conn *conn, const struct frame *frame)
+{
+    const uint8_t *payload = NULL;
+    MUST(conn_is_shm(conn) && frame->size <= RING_BYTES);
+    int64_t count = transport_peek(&conn->transport, frame->size, &payload);
+    if (count <= 0) {
+        conn->placing = true;
+        return count < 0 ? (int)count : SOLO_EAGAIN;
+    }
+    conn->placing = false;
+    conn->received_bytes += frame->size;
+    TRY(frame_reader_whole(&conn->reader, payload));
+    int rc = conn->config.calls->frame(conn->config.context, conn, frame, payload);
+    if (conn_alive(conn)) {
+        transport_take(&conn->transport, frame->size);
+    }
+    return rc;
+}
+
 /* Where the payload of the header that came shall go. 0: reading goes on. */
 static int place(struct conn *conn)
 {
@@ -183,6 +252,9 @@ static int place(struct conn *conn)
         return rc;
     }
     TRY(rc);
+    if (rc == CONN_IN_PLACE) {
+        return take_in_place(conn, &frame);
+    }
     if (rc == 0 && frame.size > 0 && !room) {
         TRY(inbox_room(conn, &frame, &room));
     }
@@ -203,8 +275,12 @@ static int deliver(struct conn *conn)
 /* One read and what follows from it: bytes read (maybe 0), or an error. */
 static ssize_t receive_step(struct conn *conn)
 {
+    uint64_t before = conn->received_bytes;
     if (conn->placing) {
         TRY(place(conn));
+    }
+    if (!conn_alive(conn)) {
+        return 0;
     }
     struct frame_want want = frame_reader_want(&conn->reader);
     ssize_t count = want.size > 0 ? input_read(conn, want.at, want.size) : 0;
@@ -221,7 +297,7 @@ static ssize_t receive_step(struct conn *conn)
     } else if (step == FRAME_SKIPPED) {
         conn->room = NULL;
     }
-    return step < 0 ? step : count;
+    return step < 0 ? step : (ssize_t)(conn->received_bytes - before);
 }
 
 static bool between_frames(struct conn *conn)

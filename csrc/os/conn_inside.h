@@ -9,6 +9,8 @@
 
 #define CONN_INPUT_BYTES (16u << 10) /* small frames are received many at a time */
 
+#define CONN_TOLD_MAX 64u /* frames made in place between two turns */
+
 enum conn_state {
     CONN_DIALING,
     CONN_HELLO,
@@ -51,6 +53,10 @@ struct conn {
     uint8_t input[CONN_INPUT_BYTES];
 
     struct outbox outbox;
+    uint8_t *offered;             /* by conn_room; NULL: none */
+    bool room_wanted;             /* conn_room had none */
+    uint64_t told[CONN_TOLD_MAX]; /* tags of payloads made in place, whose `sent` is due */
+    uint32_t told_count;
     uint64_t sent_bytes, received_bytes;
 };
 

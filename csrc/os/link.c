@@ -130,6 +130,10 @@ int link_send(struct link *link, const struct frame *frame, const void *payload,
         return err_set(SOLO_ELIMIT, "a %s frame of %zu bytes: %u are allowed",
                        frame_name(frame->type), size, frame_size_max(frame->type));
     }
+    struct stream *first = &link->streams[0]; /* the only one, if it is shared memory */
+    if (first->conn && conn_offered(first->conn, payload)) {
+        return conn_send(first->conn, frame, payload, size, tag);
+    }
     TRY(link_queue_push(&link->queue, frame, payload, size, tag));
     if (link->state == LINK_OPEN) {
         feed_all(link);
@@ -138,6 +142,14 @@ int link_send(struct link *link, const struct frame *frame, const void *payload,
         }
     }
     return 0;
+}
+
+int link_room(struct link *link, size_t size, size_t spare, void **out)
+{
+    if (!link_is_shm(link) || link->state != LINK_OPEN || link->finishing) {
+        return SOLO_ENOTSUP;
+    }
+    return link->queue.count > 0 ? SOLO_EAGAIN : conn_room(link->streams[0].conn, size, spare, out);
 }
 
 void link_finish(struct link *link, uint64_t deadline_us)
@@ -224,6 +236,9 @@ static void on_stream_room(void *context, struct conn *conn)
     struct stream *stream = context;
     struct link *link = stream->link;
     while (feed(link, stream)) {
+    }
+    if (link->queue.count == 0 && link->config.calls->room) {
+        link->config.calls->room(link->config.context, link);
     }
     pace_rtt(&link->pace, conn_rtt_us(conn));
     measure(link);

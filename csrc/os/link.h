@@ -20,12 +20,14 @@
 
 struct link;
 
-struct link_calls { /* as conn_calls, for the link as a whole; `open`, `place`, `sent` may be NULL
-                     */
+/* As conn_calls, for the link as a whole; all but `frame` and `lost` may be NULL. */
+struct link_calls {
     void (*open)(void *context, struct link *link); /* dialing side: the first stream stands */
     int (*place)(void *context, struct link *link, const struct frame *frame, void **room_out);
     int (*frame)(void *context, struct link *link, const struct frame *frame, const void *payload);
     void (*sent)(void *context, struct link *link, uint64_t tag);
+    void (*room)(void *context, struct link *link); /* link_room may have some now;
+                                                         the link may not be freed here */
     void (*lost)(void *context, struct link *link, int rc, const char *text);
 };
 
@@ -60,6 +62,10 @@ int link_add(struct link *link, struct conn *conn); /* SOLO_ELIMIT, SOLO_ECLOSED
 int link_send(struct link *link, const struct frame *frame, const void *payload, size_t size,
               uint64_t tag);
 
+/* As conn_room, where the one stream is shared memory; frames that wait in the link have the
+ * precedence. */
+int link_room(struct link *link, size_t size, size_t spare, void **out);
+
 void link_resume(struct link *link); /* after place said SOLO_EAGAIN */
 /* Nothing is written to [base, base + size) any more: payloads on their way there are skipped. */
 void link_divert(struct link *link, const void *base, size_t size);
@@ -73,7 +79,8 @@ void link_free(struct link *link); /* at once; nothing is called any more; NULL 
 bool link_arrives(const struct link *link, const struct frame *frame);
 bool link_is_open(const struct link *link);
 bool link_is_shm(const struct link *link);
-uint32_t link_streams(const struct link *link); /* that stand now */
+bool link_in_place(const struct link *link, size_t size); /* `place` may answer CONN_IN_PLACE */
+uint32_t link_streams(const struct link *link);           /* that stand now */
 uint32_t link_rtt_us(const struct link *link);
 uint64_t link_sent_bytes(const struct link *link);
 uint64_t link_received_bytes(const struct link *link);

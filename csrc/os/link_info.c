@@ -1,5 +1,6 @@
 /* What can be asked of a link. */
 #include "os/link_inside.h"
+#include "os/ring.h"
 
 uint32_t link_streams(const struct link *link)
 {
@@ -36,6 +37,12 @@ bool link_arrives(const struct link *link, const struct frame *frame)
         }
     }
     return false;
+}
+
+/* A payload has to be there whole: half of the ring, so that what follows it is on its way. */
+bool link_in_place(const struct link *link, size_t size)
+{
+    return link_is_shm(link) && size <= RING_BYTES / 2;
 }
 
 uint32_t link_rtt_us(const struct link *link)

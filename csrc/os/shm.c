@@ -76,6 +76,32 @@ int shm_attach(int fd, size_t size_min, struct shm *out)
     return rc;
 }
 
+int shm_map_twice(const struct shm *shm, size_t offset, size_t size, uint8_t **out)
+{
+    /* Reserves the addresses first, so that nobody else gets the second half of them. */
+    uint8_t *base = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        return err_errno("no addresses for %zu bytes of shared memory", 2 * size);
+    }
+    for (size_t half = 0; half < 2; half++) {
+        if (mmap(base + half * size, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shm->fd,
+                 (off_t)offset) == MAP_FAILED) {
+            int rc = err_errno("cannot map %zu bytes of shared memory", size);
+            munmap(base, 2 * size);
+            return rc;
+        }
+    }
+    *out = base;
+    return 0;
+}
+
+void shm_unmap_twice(uint8_t *base, size_t size)
+{
+    if (base) {
+        munmap(base, 2 * size);
+    }
+}
+
 void shm_drop_fd(struct shm *shm)
 {
     if (shm->base && shm->fd >= 0) {

@@ -23,6 +23,11 @@ int shm_create(const char *name /* for /proc alone */, size_t size, struct shm *
 /* Maps a received descriptor, which it takes, also on an error. SOLO_EPEER: not sealed, or
  * smaller than size_min. */
 int shm_attach(int fd, size_t size_min, struct shm *out);
+/* Maps `size` bytes from `offset` on (whole pages) a second time, twice in a row, so that whoever
+ * goes on past the end is at the beginning. Gives *out: shm_unmap_twice (NULL is allowed). */
+int shm_map_twice(const struct shm *shm, size_t offset, size_t size, uint8_t **out);
+void shm_unmap_twice(uint8_t *base, size_t size);
+
 void shm_close(struct shm *shm);   /* unmaps; zeroed structs are allowed */
 void shm_drop_fd(struct shm *shm); /* the mapping stays; nobody can be given it any more */
 

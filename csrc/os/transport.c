@@ -101,23 +101,45 @@ static ssize_t shm_write(struct transport *transport, const struct iovec *parts,
 
 static const struct transport_calls shm_calls = {shm_read, shm_write};
 
-/* The dialing side writes the first ring of the segment and reads the second. */
-static void use_rings(struct transport *transport, bool dialed)
+int64_t transport_peek(struct transport *transport, size_t size, const uint8_t **out)
 {
-    struct ring_shared *rings = (struct ring_shared *)(void *)transport->shm.base;
-    transport->out = (struct ring){.shared = &rings[dialed ? 0 : 1]};
-    transport->in = (struct ring){.shared = &rings[dialed ? 1 : 0]};
+    int64_t count = ring_peek(&transport->in, size, out);
+    return count == 0 && transport->hangup ? hung_up() : count;
+}
+
+void transport_take(struct transport *transport, size_t size)
+{
+    ring_take(&transport->in, size);
+    ring_bell(transport, &transport->in);
+}
+
+int64_t transport_room(struct transport *transport, size_t size, size_t spare, uint8_t **out)
+{
+    return transport->hangup ? hung_up() : ring_room(&transport->out, size, spare, out);
+}
+
+void transport_put(struct transport *transport, size_t size)
+{
+    ring_put(&transport->out, size);
+    ring_bell(transport, &transport->out);
+}
+
+/* The dialing side writes the first ring of the segment and reads the second. */
+static int use_rings(struct transport *transport, bool dialed)
+{
+    TRY(ring_open(&transport->shm, dialed ? 0 : 1, &transport->out));
+    TRY(ring_open(&transport->shm, dialed ? 1 : 0, &transport->in));
     shm_drop_fd(&transport->shm);
+    return 0;
 }
 
 enum { NOW = 0 }; /* a deadline that has passed: only looks */
 
 int transport_offer(struct transport *transport)
 {
-    TRY(shm_create("solo-link", 2 * sizeof(struct ring_shared), &transport->shm));
+    TRY(shm_create("solo-link", RING_SEGMENT_BYTES(2), &transport->shm));
     TRY(shm_send_fds(transport->fd, "", 1, &transport->shm.fd, 1, NOW));
-    use_rings(transport, true);
-    return 0;
+    return use_rings(transport, true);
 }
 
 int transport_accept(struct transport *transport)
@@ -128,8 +150,8 @@ int transport_accept(struct transport *transport)
     if (rc < 0) {
         return rc == SOLO_ETIMEDOUT ? SOLO_EAGAIN : rc;
     }
-    TRY(shm_attach(fd, 2 * sizeof(struct ring_shared), &transport->shm));
-    use_rings(transport, false);
+    TRY(shm_attach(fd, RING_SEGMENT_BYTES(2), &transport->shm));
+    TRY(use_rings(transport, false));
     transport->calls = &shm_calls;
     return send(transport->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : (int)hung_up();
 }
@@ -166,6 +188,8 @@ bool transport_is_shm(const struct transport *transport)
 
 void transport_close(struct transport *transport, bool abrupt)
 {
+    ring_close(&transport->in);
+    ring_close(&transport->out);
     shm_close(&transport->shm);
     if (transport->fd >= 0 && abrupt) {
         sock_reset(transport->fd);

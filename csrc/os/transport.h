@@ -37,6 +37,13 @@ int transport_offer(struct transport *transport);
 int transport_accept(struct transport *transport);   /* SOLO_EAGAIN: not there yet */
 int transport_accepted(struct transport *transport); /* the answer; SOLO_EAGAIN: not yet */
 
+/* Shared memory alone: bytes are used and made where they lie; as ring_peek, ring_take, ring_room
+ * and ring_put. Also SOLO_ECLOSED: the other side is gone, and they will not come. */
+int64_t transport_peek(struct transport *transport, size_t size, const uint8_t **out);
+void transport_take(struct transport *transport, size_t size);
+int64_t transport_room(struct transport *transport, size_t size, size_t spare, uint8_t **out);
+void transport_put(struct transport *transport, size_t size);
+
 /* Shared memory: the socket is readable: takes the door bells and notices a hangup. */
 void transport_bell(struct transport *transport);
 void transport_shut(struct transport *transport); /* sends no more: the other side reads an end */

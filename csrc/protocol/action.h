@@ -55,7 +55,7 @@ struct action {
     int rc;         /* OVER */
 };
 
-#define OUT_ACTIONS_MAX 2048u
+#define OUT_ACTIONS_MAX 2304u
 #define OUT_MSGS_MAX    8u
 #define OUT_EVENTS_MAX  64u
 

@@ -20,7 +20,9 @@ static uint32_t chunk_elements_of(const struct plan_model *model, uint32_t owner
     if (elements < PLAN_CHUNK_ELEMENTS_MIN) {
         return PLAN_CHUNK_ELEMENTS_MIN;
     }
-    return elements > PLAN_CHUNK_ELEMENTS_MAX ? PLAN_CHUNK_ELEMENTS_MAX : (uint32_t)elements;
+    bool many = all / PLAN_CHUNK_ELEMENTS > PLAN_CHUNKS_WANTED;
+    uint32_t most = many ? PLAN_CHUNK_ELEMENTS_MAX : PLAN_CHUNK_ELEMENTS;
+    return elements > most ? most : (uint32_t)elements;
 }
 
 static int cut(struct plan *plan)

@@ -15,6 +15,8 @@
 #define PLAN_SECTIONS           4u
 #define PLAN_CHUNK_ELEMENTS_MIN 256u        /* and a multiple of it, so that codec blocks fit */
 #define PLAN_CHUNK_ELEMENTS_MAX 262144u     /* 1 MiB of fp32 */
+#define PLAN_CHUNK_ELEMENTS     65536u      /* of a round: one second level cache holds them */
+#define PLAN_CHUNKS_WANTED      65536u      /* a model of more has larger ones */
 #define PLAN_CHUNKS_PER_OWNER   8u          /* enough to pipeline */
 #define PLAN_CHUNKS_MAX         1048576u    /* 2^38 elements */
 #define PLAN_PARK_BYTES         (64u << 20) /* contributions that an owner may have to park */

@@ -121,6 +121,14 @@ void round_received(struct round *round, uint32_t slot, enum frame_type type, ui
 
 /* ---- what goes ---------------------------------------------------------------------------- */
 
+static uint32_t sends_max(const struct round *round)
+{
+    uint32_t share = ROUND_SENDS_ALL / round->count;
+    return share < ROUND_SENDS_MIN   ? ROUND_SENDS_MIN
+           : share > ROUND_SENDS_MAX ? ROUND_SENDS_MAX
+                                     : share;
+}
+
 static bool may_encode(const struct round *round, uint32_t owner)
 {
     const struct round_slot *slot = &round->slots[owner];
@@ -129,7 +137,7 @@ static bool may_encode(const struct round *round, uint32_t owner)
         return false;
     }
     return owner == round->slot ||
-           (slot->up && slot->sends < ROUND_SENDS_MAX && round->encoded < ROUND_ENCODED_MAX);
+           (slot->up && slot->sends < sends_max(round) && round->encoded < ROUND_ENCODED_MAX);
 }
 
 static void encode_next(struct round *round, uint32_t owner, struct out *out)
@@ -163,7 +171,7 @@ static void pump_deltas(struct round *round, struct out *out)
 static void pump_means_to(struct round *round, uint32_t to, struct out *out)
 {
     struct round_slot *slot = &round->slots[to];
-    while (slot->up && slot->sends < ROUND_SENDS_MAX && slot->mean_next < round->shard.count &&
+    while (slot->up && slot->sends < sends_max(round) && slot->mean_next < round->shard.count &&
            bit_is(round->reduced, slot->mean_next)) {
         slot->sends++;
         out_add_peer(out, ACTION_SEND_MEAN, round->slot_peers[to],

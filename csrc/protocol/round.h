@@ -12,8 +12,10 @@
 #include "protocol/plan.h"
 #include "protocol/shard.h"
 
-#define ROUND_ENCODED_MAX 16u /* chunks between ENCODE and their SENT: encode buffers */
-#define ROUND_SENDS_MAX   8u  /* DELTA and MEAN sends in flight to one peer */
+#define ROUND_ENCODED_MAX 64u   /* chunks between ENCODE and their SENT: encode buffers */
+#define ROUND_SENDS_MAX   32u   /* DELTA and MEAN sends in flight to one peer */
+#define ROUND_SENDS_MIN   8u    /* the same in a large job: */
+#define ROUND_SENDS_ALL   1024u /* sends in flight to all */
 
 enum round_phase {
     ROUND_IDLE, /* none */

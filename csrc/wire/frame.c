@@ -174,6 +174,12 @@ static int feed_header(struct frame_reader *reader, size_t count)
     return FRAME_HEADER;
 }
 
+static int wrong_checksum(const struct frame_reader *reader)
+{
+    return err_set(SOLO_ECORRUPT, "the checksum of a %s frame's payload is wrong",
+                   frame_name(reader->frame.type));
+}
+
 static int feed_payload(struct frame_reader *reader, size_t count)
 {
     bool skip = reader->state == READER_SKIP;
@@ -187,8 +193,7 @@ static int feed_payload(struct frame_reader *reader, size_t count)
     bool good = skip || reader->unchecked || reader->crc_so_far == reader->frame.payload_crc;
     frame_reader_init(reader);
     if (!good) {
-        return err_set(SOLO_ECORRUPT, "the checksum of a %s frame's payload is wrong",
-                       frame_name(reader->frame.type));
+        return wrong_checksum(reader);
     }
     return skip ? FRAME_SKIPPED : FRAME_PAYLOAD;
 }
@@ -213,6 +218,15 @@ void frame_reader_into(struct frame_reader *reader, void *into)
     MUST(reader->state == READER_CHOICE);
     reader->into = (uint8_t *)into;
     reader->state = into || reader->frame.size == 0 ? READER_PAYLOAD : READER_SKIP;
+}
+
+int frame_reader_whole(struct frame_reader *reader, const void *payload)
+{
+    MUST(reader->state == READER_CHOICE);
+    bool good =
+        reader->unchecked || frame_crc(payload, reader->frame.size) == reader->frame.payload_crc;
+    frame_reader_init(reader);
+    return good ? FRAME_PAYLOAD : wrong_checksum(reader);
 }
 
 void frame_reader_divert(struct frame_reader *reader)

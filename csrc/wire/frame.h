@@ -126,6 +126,9 @@ struct frame_want frame_reader_want(struct frame_reader *reader);
 int frame_reader_feed(struct frame_reader *reader, size_t count);
 /* Borrows `into` (frame.size bytes) until FRAME_PAYLOAD, an error, or frame_reader_divert. */
 void frame_reader_into(struct frame_reader *reader, void *into);
+/* After FRAME_HEADER, instead of frame_reader_into: the whole payload lies at `payload`. As
+ * frame_reader_feed after its last byte. */
+int frame_reader_whole(struct frame_reader *reader, const void *payload);
 /* The rest of the payload in progress is skipped; nothing more is written to `into`. */
 void frame_reader_divert(struct frame_reader *reader);
 

@@ -40,6 +40,21 @@ TEST(is_the_same_on_every_instruction_set_at_every_length_and_alignment)
     cpu_force(chosen);
 }
 
+TEST(is_the_same_whole_and_in_parts)
+{
+    fill();
+    for (size_t size = 0; size < 400; size++) {
+        for (size_t part = DIGEST_PART_BYTES; part < 300; part += DIGEST_PART_BYTES) {
+            struct digest digest;
+            digest_begin(&digest, 9);
+            for (size_t at = 0; at < size; at += part) {
+                digest_feed(&digest, bytes + at, size - at < part ? size - at : part);
+            }
+            CHECK_EQ(digest_end(&digest), digest_chunk(9, bytes, size));
+        }
+    }
+}
+
 TEST(any_flipped_bit_and_any_moved_chunk_is_seen)
 {
     fill();

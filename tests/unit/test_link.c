@@ -14,7 +14,7 @@ enum { CHUNK = 256 << 10, CHUNKS = 200 };
 
 struct side {
     struct link *link;
-    int opened, lost, rc, frames, sent, twice;
+    int opened, lost, rc, frames, sent, rooms, twice;
     uint8_t seen[CHUNKS]; /* how often a chunk came */
     uint8_t was_sent[CHUNKS];
     int place_rc;
@@ -54,10 +54,13 @@ static int on_frame(void *context, struct link *link, const struct frame *frame,
 {
     struct side *side = context;
     (void)link;
-    (void)payload;
     side->frames++;
     if (frame->type == FRAME_DELTA) {
         side->seen[frame->chunk]++;
+    }
+    if (side->place_rc == CONN_IN_PLACE) {
+        CHECK(payload != target[frame->chunk]);
+        memcpy(target[frame->chunk], payload, frame->size);
     }
     return 0;
 }
@@ -70,6 +73,13 @@ static void on_sent(void *context, struct link *link, uint64_t tag)
     side->was_sent[tag]++;
 }
 
+static void on_room(void *context, struct link *link)
+{
+    struct side *side = context;
+    (void)link;
+    side->rooms++;
+}
+
 static void on_lost(void *context, struct link *link, int rc, const char *text)
 {
     struct side *side = context;
@@ -79,8 +89,12 @@ static void on_lost(void *context, struct link *link, int rc, const char *text)
     snprintf(side->text, sizeof side->text, "%s", text);
 }
 
-static const struct link_calls calls = {
-    .open = on_open, .place = on_place, .frame = on_frame, .sent = on_sent, .lost = on_lost};
+static const struct link_calls calls = {.open = on_open,
+                                        .place = on_place,
+                                        .frame = on_frame,
+                                        .sent = on_sent,
+                                        .room = on_room,
+                                        .lost = on_lost};
 
 static struct link_config config_of(struct side *side, uint32_t streams, bool shm)
 {
@@ -212,6 +226,70 @@ TEST(every_frame_arrives_once_over_four_ipv6_streams)
 TEST(every_frame_arrives_once_over_shared_memory)
 {
     every_frame_once("127.0.0.1", 4, true, 1);
+}
+
+/* Every other one: the rest waits its turn in the link, which those made in place may overtake. */
+TEST(payloads_are_made_and_used_where_shared_memory_has_them)
+{
+    open_door("127.0.0.1");
+    dial(1, true);
+    UNTIL(client.opened && server.link);
+    server.place_rc = CONN_IN_PLACE;
+    CHECK(link_in_place(server.link, CHUNK));
+    CHECK(!link_in_place(server.link, RING_BYTES));
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        struct frame frame = {.type = FRAME_DELTA, .chunk = i};
+        void *room = NULL;
+        if (i % 2) {
+            CHECK_EQ(link_send(client.link, &frame, source + i, CHUNK, i), 0);
+            continue;
+        }
+        UNTIL(link_room(client.link, CHUNK, CHUNK, &room) == 0);
+        memcpy(room, source + i, CHUNK);
+        CHECK_EQ(link_send(client.link, &frame, room, CHUNK, i), 0);
+        CHECK_EQ(client.was_sent[i], 0); /* told from the loop, like all others */
+    }
+    UNTIL(server.frames == CHUNKS && client.sent == CHUNKS);
+    check_chunks(&server);
+    close_door();
+}
+
+TEST(a_link_without_shared_memory_has_no_room_to_offer)
+{
+    void *room = NULL;
+    open_door("127.0.0.1");
+    dial(1, false);
+    UNTIL(client.opened && server.link);
+    CHECK_EQ(link_room(client.link, CHUNK, 0, &room), SOLO_ENOTSUP);
+    CHECK(!link_in_place(server.link, 1));
+    close_door();
+}
+
+TEST(a_full_ring_offers_no_room_and_says_when_it_may)
+{
+    void *room = NULL;
+    struct frame frame = {.type = FRAME_DELTA};
+    open_door("127.0.0.1");
+    dial(1, true);
+    UNTIL(client.opened && server.link);
+    server.place_rc = SOLO_EAGAIN; /* the reader stands still */
+    CHECK_EQ(link_room(client.link, RING_BYTES, 0, &room), SOLO_ENOTSUP);
+    while (link_room(client.link, CHUNK, CHUNK, &room) == 0) {
+        memcpy(room, source + frame.chunk, CHUNK);
+        CHECK_EQ(link_send(client.link, &frame, room, CHUNK, frame.chunk), 0);
+        frame.chunk++;
+    }
+    CHECK(frame.chunk >= 2);
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
+    }
+    CHECK_EQ(link_room(client.link, CHUNK, CHUNK, &room), SOLO_EAGAIN);
+    client.rooms = 0;
+    server.place_rc = CONN_IN_PLACE;
+    link_resume(server.link);
+    UNTIL(client.rooms > 0);
+    CHECK_EQ(link_room(client.link, CHUNK, CHUNK, &room), 0);
+    close_door();
 }
 
 TEST(streams_are_opened_only_when_frames_wait)

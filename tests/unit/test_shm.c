@@ -107,7 +107,8 @@ static uint8_t byte_at(size_t index)
 
 static void write_all(void *context)
 {
-    struct ring ring = {.shared = context};
+    struct ring ring;
+    CHECK_EQ(ring_open(context, 0, &ring), 0);
     static uint8_t bytes[300001];
     for (size_t done = 0; done < RING_TOTAL;) {
         size_t size = 1 + done % sizeof bytes;
@@ -122,6 +123,7 @@ static void write_all(void *context)
         }
         done += size;
     }
+    ring_close(&ring);
 }
 
 TEST(a_ring_carries_every_byte_in_order_between_two_threads)
@@ -129,10 +131,10 @@ TEST(a_ring_carries_every_byte_in_order_between_two_threads)
     struct shm shm = {0};
     struct thread thread = {0};
     static uint8_t bytes[70001];
-    CHECK_EQ(shm_create("test", sizeof(struct ring_shared), &shm), 0);
-    struct ring_shared *shared = (struct ring_shared *)(void *)shm.base;
-    struct ring ring = {.shared = shared};
-    CHECK_EQ(thread_start(&thread, "writer", write_all, shared), 0);
+    struct ring ring;
+    CHECK_EQ(shm_create("test", RING_SEGMENT_BYTES(1), &shm), 0);
+    CHECK_EQ(ring_open(&shm, 0, &ring), 0);
+    CHECK_EQ(thread_start(&thread, "writer", write_all, &shm), 0);
     for (size_t done = 0; done < RING_TOTAL;) {
         int64_t count = ring_read(&ring, bytes, 1 + done % sizeof bytes);
         CHECK(count >= 0);
@@ -142,6 +144,7 @@ TEST(a_ring_carries_every_byte_in_order_between_two_threads)
         done += (size_t)count;
     }
     thread_join(&thread);
+    ring_close(&ring);
     shm_close(&shm);
 }
 
@@ -149,15 +152,21 @@ TEST(a_ring_with_impossible_counters_is_the_peers_fault)
 {
     struct shm shm = {0};
     uint8_t byte = 0;
-    CHECK_EQ(shm_create("test", sizeof(struct ring_shared), &shm), 0);
-    struct ring_shared *shared = (struct ring_shared *)(void *)shm.base;
-    struct ring ring = {.shared = shared};
+    struct ring ring;
+    const uint8_t *there;
+    uint8_t *room;
+    CHECK_EQ(shm_create("test", RING_SEGMENT_BYTES(1), &shm), 0);
+    CHECK_EQ(ring_open(&shm, 0, &ring), 0);
+    struct ring_shared *shared = ring.shared;
     atomic_store(&shared->head, RING_BYTES + 1u);
     CHECK_EQ(ring_read(&ring, &byte, 1), SOLO_EPEER);
     atomic_store(&shared->head, UINT64_MAX);
     CHECK_EQ(ring_read(&ring, &byte, 1), SOLO_EPEER);
+    CHECK_EQ(ring_peek(&ring, 1, &there), SOLO_EPEER);
     atomic_store(&shared->tail, 1);
     CHECK_EQ(ring_write(&ring, &byte, 1), SOLO_EPEER);
+    CHECK_EQ(ring_room(&ring, 1, 0, &room), SOLO_EPEER);
+    ring_close(&ring);
     shm_close(&shm);
 }
 
@@ -165,9 +174,10 @@ TEST(a_full_or_empty_ring_asks_for_a_bell_once)
 {
     struct shm shm = {0};
     static uint8_t bytes[RING_BYTES];
-    CHECK_EQ(shm_create("test", sizeof(struct ring_shared), &shm), 0);
-    struct ring_shared *shared = (struct ring_shared *)(void *)shm.base;
-    struct ring writer = {.shared = shared}, reader = {.shared = shared};
+    struct ring writer, reader;
+    CHECK_EQ(shm_create("test", RING_SEGMENT_BYTES(1), &shm), 0);
+    CHECK_EQ(ring_open(&shm, 0, &writer), 0);
+    CHECK_EQ(ring_open(&shm, 0, &reader), 0);
     CHECK_EQ(ring_read(&reader, bytes, 1), 0);
     CHECK_EQ(ring_write(&writer, bytes, 1), 1);
     CHECK(writer.bell);
@@ -182,5 +192,61 @@ TEST(a_full_or_empty_ring_asks_for_a_bell_once)
     while (ring_read(&reader, bytes, RING_BYTES) > 0) {
     }
     CHECK(reader.bell);
+    ring_close(&writer);
+    ring_close(&reader);
+    shm_close(&shm);
+}
+
+/* Made and used where they lie, over the end of the memory too; seen when they are whole. */
+TEST(bytes_are_made_and_used_in_a_ring_without_a_copy)
+{
+    struct shm shm = {0};
+    struct ring writer, reader;
+    const uint8_t *there = NULL;
+    uint8_t *room = NULL;
+    enum { PART = 300000, SPARE = 1000 };
+    CHECK_EQ(shm_create("test", RING_SEGMENT_BYTES(2), &shm), 0);
+    CHECK_EQ(ring_open(&shm, 1, &writer), 0);
+    CHECK_EQ(ring_open(&shm, 1, &reader), 0);
+    for (uint32_t round = 0; round < 20; round++) {
+        CHECK_EQ(ring_room(&writer, PART, SPARE, &room), PART);
+        memset(room, (int)round, PART);
+        CHECK_EQ(ring_peek(&reader, PART, &there), 0);
+        ring_put(&writer, PART - 1);
+        CHECK_EQ(ring_peek(&reader, PART, &there), 0);
+        CHECK(!writer.bell); /* not before all that is waited for is there */
+        ring_put(&writer, 1);
+        CHECK(writer.bell);
+        writer.bell = false;
+        CHECK_EQ(ring_peek(&reader, PART, &there), PART);
+        CHECK(there[0] == round && memcmp(there, there + 1, PART - 1) == 0);
+        ring_take(&reader, PART);
+    }
+    ring_close(&writer);
+    ring_close(&reader);
+    shm_close(&shm);
+}
+
+TEST(a_ring_without_room_asks_for_a_bell_when_there_is_enough)
+{
+    struct shm shm = {0};
+    struct ring writer, reader;
+    uint8_t *room = NULL;
+    enum { PART = RING_BYTES / 4 };
+    CHECK_EQ(shm_create("test", RING_SEGMENT_BYTES(1), &shm), 0);
+    CHECK_EQ(ring_open(&shm, 0, &writer), 0);
+    CHECK_EQ(ring_open(&shm, 0, &reader), 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(ring_room(&writer, PART, 0, &room), PART);
+        ring_put(&writer, PART);
+    }
+    CHECK_EQ(ring_room(&writer, PART, 2 * PART, &room), 0);
+    ring_take(&reader, PART);
+    CHECK(!reader.bell);
+    ring_take(&reader, PART);
+    CHECK(reader.bell);
+    CHECK_EQ(ring_room(&writer, PART, 2 * PART, &room), PART);
+    ring_close(&writer);
+    ring_close(&reader);
     shm_close(&shm);
 }
