@@ -274,6 +274,29 @@ uint64_t mail_kept_bytes(struct mail *mail)
     return bytes;
 }
 
+void mail_list_pending(struct mail *mail, uint32_t most, struct text *out)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&mail->mutex);
+    for (int sends = 0; sends < 2; sends++) {
+        const struct post *post = sends ? mail->sends.first : mail->receives.first;
+        for (; post && count < most; post = post->next) {
+            text_add(out, count++ ? ", " : "; beside it ");
+            text_add(out, post->receive ? "a receive from " : "a send to ");
+            if (post->peer == SOLO_ANY_SOURCE) {
+                text_add(out, "any rank");
+            } else {
+                text_add(out, "rank ");
+                text_add_uint(out, post->peer);
+            }
+            text_add(out, " of ");
+            text_add_uint(out, post->size);
+            text_add(out, " bytes");
+        }
+    }
+    pthread_mutex_unlock(&mail->mutex);
+}
+
 bool mail_idle(struct mail *mail, bool sends_only)
 {
     pthread_mutex_lock(&mail->mutex);

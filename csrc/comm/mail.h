@@ -9,6 +9,7 @@
 #ifndef SOLO_COMM_MAIL_H
 #define SOLO_COMM_MAIL_H
 
+#include "base/text.h"
 #include "comm/group.h"
 
 #define MAIL_EAGER_MAX 4096u
@@ -20,5 +21,7 @@ void mail_hang_up(struct mail *mail, int rc, const char *text); /* fails all tha
 bool mail_idle(struct mail *mail, bool sends_only);             /* nothing is posted */
 void mail_free(struct mail *mail);
 uint64_t mail_kept_bytes(struct mail *mail);
+/* Appends what is posted, in words, at most so many. */
+void mail_list_pending(struct mail *mail, uint32_t most, struct text *out);
 
 #endif

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/text.h"
 #include "comm/group.h"
 #include "comm/local.h"
+#include "comm/mail.h"
 #include "comm/op.h"
 #include "comm/window.h"
 #include "os/clock.h"
@@ -21,6 +23,34 @@ struct job {
     struct solo_op ops[]; /* behind them: their parts */
 };
 
+#define LISTED_MAX 4u /* of what waits behind a call that did not end in time */
+
+/* An error text with what else this rank has under way: who reads it sees what would have come. */
+static void add_pending(struct solo_group *group, char text[SOLO_TEXT_MAX])
+{
+    size_t used = strlen(text);
+    struct text more = {text + used, SOLO_TEXT_MAX - used};
+    uint32_t count = 0;
+    pthread_mutex_lock(&group->mutex);
+    uint64_t sequence = atomic_load(&group->sequence);
+    for (const struct job *job = group->first; job && count < LISTED_MAX; job = job->next) {
+        char op[OP_TEXT_MAX] = "a sparse all_reduce";
+        if (!job->steps) {
+            struct op_header header = op_header_of(job->ops, sequence + count);
+            op_text(&header, op);
+        }
+        text_add(&more, count++ ? ", " : "; behind it wait ");
+        text_add(&more, op);
+    }
+    if (group->queued > count) {
+        text_add(&more, " and ");
+        text_add_uint(&more, group->queued - count);
+        text_add(&more, " more");
+    }
+    pthread_mutex_unlock(&group->mutex);
+    mail_list_pending(group->mail, LISTED_MAX, &more);
+}
+
 int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us)
 {
     uint64_t sequence = atomic_load(&group->sequence);
@@ -33,7 +63,15 @@ int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t d
         rc = window_run(&group->board, op, sequence, deadline_us, &group->abort);
     }
     atomic_store(&group->sequence, sequence + 1);
-    return rc < 0 ? group_break(group, rc, err_text()) : 0;
+    if (rc == 0) {
+        return 0;
+    }
+    char text[SOLO_TEXT_MAX];
+    snprintf(text, sizeof text, "%s", err_text());
+    if (rc == SOLO_ETIMEDOUT) {
+        add_pending(group, text);
+    }
+    return group_break(group, rc, text);
 }
 
 static int execute_all(struct solo_group *group, const struct solo_op *ops, uint32_t count,

@@ -6,6 +6,7 @@ import datetime
 import os
 import pathlib
 import signal
+import socket
 import threading
 import time
 from typing import Any
@@ -330,3 +331,148 @@ def test_a_sparse_sum_that_meets_a_dense_one_is_told_to_both(hosts: int) -> None
         fails(lambda: dist.all_reduce(tensor), "rank 0", "rank 1", "all_gather", "all_reduce")
 
     run(body, 2, timeout_s=60, hosts=hosts)
+
+
+@HOSTS
+def test_a_timeout_tells_what_else_was_under_way(hosts: int) -> None:
+    def body(rank: int, world: int) -> None:
+        dist.barrier()
+        if rank == 0:
+            first = dist.all_reduce(torch.ones(7), async_op=True)
+            dist.broadcast(torch.ones(11), 1, async_op=True)
+            time.sleep(0.3)  # so that its own end comes later
+            other = dist.irecv(torch.empty(6), 1, tag=5)
+            assert first is not None
+            assert other is not None
+            words = [
+                "all_reduce #2 of 7 float32",
+                "waiting for rank 1",
+                "receive from rank 1 of 24",
+            ]
+            fails(first.wait, *words, "behind it wait broadcast #3 of 11 float32")
+        else:
+            time.sleep(3)
+
+    run(body, 2, timeout_s=1, hosts=hosts)
+
+
+def test_a_wait_of_its_own_length_ends_and_the_call_goes_on() -> None:
+    def body(rank: int, world: int) -> None:
+        if rank == 1:
+            time.sleep(1)
+        tensor = torch.ones(5)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        if rank == 0:
+            with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+                work.wait(datetime.timedelta(milliseconds=100))
+            assert not work.is_completed()
+        work.wait()
+        assert tensor.tolist() == [2] * 5
+        assert work.is_completed()
+
+    run(body, 2, timeout_s=60)
+
+
+@HOSTS
+@pytest.mark.parametrize("way", ["exit", "raise"])
+def test_a_rank_that_ends_without_a_word_is_named(hosts: int, way: str) -> None:
+    def body(rank: int, world: int) -> None:
+        dist.all_reduce(torch.ones(5))
+        if rank == 1:
+            os._exit(0 if way == "exit" else 1)
+        fails(lambda: dist.all_reduce(torch.ones(5)), "rank 1")
+
+    run(body, 3, timeout_s=300, hosts=hosts, lost=(1,))
+
+
+def test_the_interface_is_chosen_by_name() -> None:
+    def body(rank: int, world: int) -> None:
+        for name in ("lo", "127.0.0.1", "^nosuch0"):
+            os.environ["SOLO_SOCKET_IFNAME"] = name
+            group = dist.new_group([0, 1])
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [2, 2, 2]
+        os.environ["SOLO_SOCKET_IFNAME"] = "nosuch0"
+        fails(lambda: dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2)), "nosuch0")
+
+    run(body, 2, hosts=2)
+
+
+def listening_ports() -> list[int]:
+    """TCP ports on which this process listens."""
+    inodes = set()
+    for path in pathlib.Path("/proc/self/fd").iterdir():
+        if path.is_symlink() and (link := str(path.readlink())).startswith("socket:["):
+            inodes.add(link[8:-1])
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in (pathlib.Path("/proc/self/net") / table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.append(int(fields[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+def test_strangers_on_the_port_are_turned_away_and_nobody_notices() -> None:
+    def body(rank: int, world: int) -> None:
+        ports = listening_ports()
+        assert ports
+        words = [b"", bytes(64), b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096)]
+        strangers = []
+        for word in words * len(ports):
+            stranger = socket.create_connection(("127.0.0.1", ports[len(strangers) % len(ports)]))
+            stranger.sendall(word)
+            stranger.settimeout(0.01)
+            strangers.append((word, stranger))
+        tensor = torch.ones(300000)
+        dist.all_reduce(tensor)
+        if rank == 0:
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+        assert (tensor == world).all()
+        turned_away = 0
+        for word, stranger in strangers:
+            for _ in range(1000 if word else 0):  # a silent one is waited for longer
+                dist.barrier()
+                try:
+                    if not stranger.recv(4096):
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                continue
+            turned_away += 1
+        assert turned_away == 3 * len(ports)
+
+    run(body, 2, hosts=2, timeout_s=60)
+
+
+def available_bytes() -> int:
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [1, 2], ids=["shm", "tcp"])
+def test_tensors_of_more_than_two_to_the_31_elements(hosts: int) -> None:
+    if available_bytes() < 9 << 30:
+        pytest.skip("needs 9 GiB of free memory")
+
+    def body(rank: int, world: int) -> None:
+        count = 2**31 + 4099
+        tensor = torch.zeros(count, dtype=torch.int8)
+        places = [0, 2**31 - 1, 2**31, count - 1]
+        tensor[places] = rank + 1
+        dist.all_reduce(tensor)
+        assert tensor[places].tolist() == [3] * 4
+        assert int(tensor.count_nonzero()) == 4
+        tensor[places] = rank + 5
+        dist.broadcast(tensor, 1)
+        assert tensor[places].tolist() == [6] * 4
+
+    run(body, 2, hosts=hosts)
