@@ -83,7 +83,7 @@ def _adapter_path() -> pathlib.Path:
 
 def _check_torch(adapter: bytes, version: str) -> None:
     """Refuse an adapter of another minor version of torch: its virtual functions differ."""
-    built = re.search(rb"solo-c10d-torch=(\d+\.\d+);", adapter)
+    built = re.search(rb"solo: built for torch (\d+\.\d+)\0", adapter)
     wanted = ".".join(version.split(".")[:2])
     if built is None or built[1].decode() != wanted:
         found = built[1].decode() if built else "an unknown version"

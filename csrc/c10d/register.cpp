@@ -7,22 +7,13 @@
 
 #include "c10d/backend.h"
 
-#define SOLO_EXPORT extern "C" __attribute__((visibility("default"), used))
-
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 
 // The torch this was compiled against: the tables of virtual functions differ between minors, so
-// it is looked for in the file before the file is loaded.
-SOLO_EXPORT const char solo_c10d_torch[] =
-    "solo-c10d-torch=" TEXT(TORCH_VERSION_MAJOR) "." TEXT(TORCH_VERSION_MINOR) ";";
-
-// For solorun, which reads it from the file before any Python starts.
-#define SOLO_TEXT_OF(number) #number
-#define SOLO_BUILT_FOR(major, minor)                                                               \
-    "solo: built for torch " SOLO_TEXT_OF(major) "." SOLO_TEXT_OF(minor)
+// backend.py and solorun look for this in the file before the file is loaded.
 extern "C" __attribute__((used, visibility("default"))) const char solo_c10d_built_for[] =
-    SOLO_BUILT_FOR(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+    "solo: built for torch " TEXT(TORCH_VERSION_MAJOR) "." TEXT(TORCH_VERSION_MINOR);
 
 namespace
 {

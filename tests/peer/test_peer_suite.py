@@ -42,7 +42,8 @@ def run_suite(world: int, folder: pathlib.Path) -> tuple[set[str], set[str], str
     verdicts = re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", done.stdout, re.MULTILINE)
     passed = {name for verdict, name in verdicts if verdict == "PASSED"}
     failed = {name for verdict, name in verdicts if verdict != "PASSED"}
-    return passed, failed, done.stdout
+    ended = f"exit code {done.returncode}\n{done.stderr[-2000:]}"
+    return passed, failed, f"{done.stdout}\n{ended}"
 
 
 @pytest.mark.slow

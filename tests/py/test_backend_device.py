@@ -40,6 +40,18 @@ def test_all_reduce_sums_every_size(nccl: bool, world: int) -> None:
     run(body, world, nccl=nccl)
 
 
+def test_between_hosts_it_is_staged() -> None:
+    def body(rank: int, world: int) -> None:
+        for count in COUNTS:
+            tensor = on_device(rank, count)
+            dist.all_reduce(tensor)
+            want = sum((values(i, count) for i in range(world)), torch.zeros(count))
+            assert torch.equal(tensor.cpu(), want), count
+        assert torch.ops.solo.nccl_calls(dist.group.WORLD.boxed()) == 0
+
+    run(body, 3, nccl=True, hosts=2)
+
+
 @WAYS
 def test_the_tensors_are_read_when_the_streams_say_so_and_used_when_they_may(nccl: bool) -> None:
     def body(rank: int, world: int) -> None:
