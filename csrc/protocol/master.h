@@ -23,7 +23,7 @@
 #define MASTER_NODES_MAX     SOLO_MEMBERS_MAX
 #define MASTER_CONNS_MAX     512u /* the driver refuses more */
 #define MASTER_LEFT_MAX      64u  /* who left, remembered for the status and for penalties */
-#define MASTER_ATTEMPTS_MAX  12u  /* of one round; then it fails with a typed error */
+#define MASTER_ATTEMPTS_MAX  12u  /* of one round, and one for each member; then a typed error */
 #define MASTER_BLAME_MAX     3u   /* reports of failed attempts against one node: it is dropped */
 #define MASTER_CATCHUPS_MAX  5u   /* failed catch-ups: it has to come again */
 #define MASTER_CATCHUPS_HELD 2u   /* ... so many of them, and rounds no longer wait for it */

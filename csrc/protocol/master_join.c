@@ -323,8 +323,12 @@ void join_gone(struct master *master, struct node *node, bool goodbye, bool fini
     node->used = false;
     master->rows_stale = true;
     expect_back(master, gone.identity.node_rank, goodbye);
-    if (gone.listed) {
+    if (gone.listed) { /* with fewer members it is another attempt ... */
         list_remove(master, &gone);
+        master->attempts = 0;
+    }
+    if (gone.blame > 0) {
+        master->retry_us = 0; /* ... and what failed the last one is gone */
     }
     struct event *event =
         master_event_add(out, goodbye ? EVENT_LEFT : EVENT_LOST, gone.identity.node_rank);
@@ -334,7 +338,6 @@ void join_gone(struct master *master, struct node *node, bool goodbye, bool fini
     text_copy(event->text, sizeof event->text, why);
     bool in_round = gone.standing == STANDING_EXCHANGING || gone.standing == STANDING_DONE;
     if (master->phase == MASTER_EXCHANGING && in_round) {
-        master->attempts = 0; /* with fewer members it is another attempt */
         verdict_abort(master, gone.identity.node_rank, why, out);
     }
 }

@@ -92,7 +92,8 @@ void verdict_commit(struct master *master, struct master_out *out)
 
 void verdict_abort(struct master *master, uint32_t account, const char *why, struct master_out *out)
 {
-    bool again = master->attempts < MASTER_ATTEMPTS_MAX;
+    /* All links of one member may break, one after the other. */
+    bool again = master->attempts < MASTER_ATTEMPTS_MAX + master->listed_count;
     struct msg_verdict *told = verdict(master, FRAME_ABORT);
     told->again = again;
     told->rc = SOLO_EABORTED;

@@ -199,6 +199,9 @@ static void enter(struct world *world, struct attempt *attempt)
             continue;
         }
         struct sim_node *node = &world->nodes[part->proc];
+        if (node->over) {
+            continue; /* it has left, and with it perhaps the only copy of a later version */
+        }
         if (part->from_steps < node->committed_steps) {
             sim_fail(world, "promise 4: steps %llu of n%u enter a second committed round",
                      (unsigned long long)part->from_steps, node->rank);
@@ -267,6 +270,7 @@ void check_applied(struct world *world, struct sim_node *node, const struct roun
         return;
     }
     bool aborted = attempt->abort_proc && world->procs[attempt->abort_proc].alive &&
+                   !world->nodes[attempt->abort_proc].over &&
                    world->procs[attempt->abort_proc].life == attempt->abort_life;
     if (aborted && !world->excused) {
         sim_fail(world, "promise 3: round %llu.%u was committed and aborted",

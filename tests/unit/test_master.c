@@ -100,6 +100,19 @@ TEST(means_that_differ_are_never_committed)
     CHECK_EQ(told(EVENT_ODD)->rank, 1);
 }
 
+/* The others' reports of its link come first, more often than not. */
+TEST(a_death_right_after_the_fault_that_it_caused_costs_no_pause)
+{
+    job(3);
+    all_ready(3, 0, 7);
+    say(0, (struct msg){.type = FRAME_FAULT,
+                        .as.fault = {.id = master.round, .kind = FAULT_LINK, .rank = 2}});
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+    clear();
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 2});
+    CHECK_EQ(sent(0, FRAME_BEGIN)->as.begin.count, 2);
+}
+
 TEST(equal_deltas_are_told_with_both_names)
 {
     job(3);
@@ -378,6 +391,26 @@ TEST(a_master_that_slept_drops_nobody_when_it_wakes)
     tick(30000000);
     CHECK(!told(EVENT_LOST));
     CHECK_EQ(master.listed_count, 3);
+}
+
+/* All its links break, one after the other: the merge is not given up for it. */
+TEST(a_round_may_fail_on_account_of_each_member_and_still_be_tried_again)
+{
+    enum { NODES = 12 };
+    job(NODES);
+    all_ready(NODES, 0, 7);
+    for (uint32_t i = 0; i < 20; i++) {
+        clear();
+        say(5,
+            (struct msg){.type = FRAME_FAULT,
+                         .as.fault = {.id = master.round, .kind = FAULT_LINK, .rank = i % NODES}});
+        CHECK(sent(0, FRAME_ABORT)->as.verdict.again);
+        for (uint32_t rank = 0; rank < NODES; rank++) {
+            say(rank, (struct msg){.type = FRAME_HEARTBEAT});
+        }
+        tick(2000000);
+        CHECK_EQ(master.phase, MASTER_EXCHANGING);
+    }
 }
 
 TEST(who_fails_rounds_again_and_again_is_dropped_for_a_while)
