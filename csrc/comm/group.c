@@ -208,5 +208,9 @@ void solo_group_stats(struct solo_group *group, struct solo_group_figures *out)
                                        .shared_bytes = group->board.shm.size,
                                        .staging_bytes = mail_kept_bytes(group->mail),
                                        .local_ranks = group->local_count,
-                                       .hosts = 1};
+                                       .hosts = group->hosts};
+    if (group->net && !group_forked(group)) {
+        out->staging_bytes += span_bytes(group->span);
+        out->connections = net_connections(group->net);
+    }
 }
