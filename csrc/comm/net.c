@@ -69,6 +69,15 @@ void net_enter(struct net *net)
     pthread_mutex_unlock(&net->mutex);
 }
 
+bool net_try_enter(struct net *net)
+{
+    pthread_mutex_lock(&net->mutex);
+    bool free = net->next_ticket == net->serving;
+    net->next_ticket += free;
+    pthread_mutex_unlock(&net->mutex);
+    return free;
+}
+
 void net_leave(struct net *net)
 {
     pthread_mutex_lock(&net->mutex);
@@ -98,6 +107,11 @@ int net_turn(struct net *net, uint64_t deadline_us)
         net_enter(net);
     }
     return rc;
+}
+
+int net_look(struct net *net)
+{
+    return loop_turn(net->loop, 0);
 }
 
 /* ---- what links say ------------------------------------------------------------------------------ */

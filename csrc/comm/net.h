@@ -2,7 +2,7 @@
  * first used. The rank with the higher number dials.
  *
  * Threads: the loop runs on whichever thread has entered; threads take turns in the order they
- * came. Everything but net_enter, net_wake and net_figures is for the thread that is inside,
+ * came. Everything but net_enter, net_try_enter and net_wake is for the thread that is inside,
  * and the callbacks run on it. */
 #ifndef SOLO_COMM_NET_H
 #define SOLO_COMM_NET_H
@@ -42,11 +42,14 @@ int net_open(const struct net_config *config, struct net **out); /* gives *out: 
 void net_close(struct net *net);                                 /* NULL is allowed */
 
 void net_enter(struct net *net);
+bool net_try_enter(struct net *net); /* false: another thread is inside, or waits */
 void net_leave(struct net *net);
 void net_wake(struct net *net); /* whoever sleeps inside looks up */
 
 /* One turn of the loop, sleeping at most until the deadline; lets waiting threads in between. */
 int net_turn(struct net *net, uint64_t deadline_us);
+
+int net_look(struct net *net); /* what can be done at once, without waiting for anything */
 
 void net_serve(struct net *net, enum net_lane lane, const struct net_calls *calls, void *context);
 

@@ -274,6 +274,55 @@ TEST(messages_go_round_in_a_circle)
 
 /* ---- what must not pass, or hang ------------------------------------------------------------------ */
 
+static void set_flag(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)text;
+    (void)source;
+    CHECK_EQ(rc, 0);
+    *(bool *)context = true;
+}
+
+static void receive_now(struct solo_group *group, uint32_t from)
+{
+    uint8_t byte = 0;
+    struct latch latch;
+    latch_init(&latch);
+    CHECK_EQ(solo_group_receive(group, from, 7, &byte, 1, 0, set_latch, &latch), 0);
+    int rc = -1;
+    CHECK(latch_wait(&latch, clock_us() + 10000000, &rc));
+    CHECK_EQ(rc, 0);
+    latch_deinit(&latch);
+}
+
+/* The first message makes the link, its answer says that it stands; the third is the one. */
+static void check_at_once(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    uint8_t byte = 1;
+    struct latch latch;
+    bool sent = false;
+    (void)size;
+    latch_init(&latch);
+    if (rank == 0) {
+        CHECK_EQ(solo_group_send(group, 1, 7, &byte, 1, 0, set_latch, &latch), 0);
+        receive_now(group, 1);
+        CHECK_EQ(solo_group_send(group, 1, 7, &byte, 1, 0, set_flag, &sent), 0);
+        CHECK(sent);
+    } else {
+        receive_now(group, 0);
+        CHECK_EQ(solo_group_send(group, 0, 7, &byte, 1, 0, set_latch, &latch), 0);
+        receive_now(group, 0);
+    }
+    int rc = -1;
+    CHECK(latch_wait(&latch, clock_us() + 10000000, &rc));
+    latch_deinit(&latch);
+}
+
+TEST(a_short_message_has_gone_out_when_its_call_returns)
+{
+    run(2, 1, 20000, check_at_once);
+    run(2, 2, 20000, check_at_once);
+}
+
 static void check_mismatch(struct solo_group *group, uint32_t rank, uint32_t size)
 {
     static float values[RANKS_MAX][200000];
