@@ -52,6 +52,10 @@ class Team:
         else:
             port = {"solo": 29600, "gloo": 29601}.get(library, 29602)
             store = f"tcp://{lab.address(0)}:{port}" if lab else str(folder / f"{library}.store")
+            if library == "sockets":
+                nodes = [lab.address(i // ranks_per_node) if lab else "127.0.0.1"
+                         for i in range(world)]  # fmt: skip
+                store = ",".join(nodes)
             words = [[*command, str(rank), str(world), store] for rank in range(world)]
         if lab:
             environment["GLOO_SOCKET_IFNAME"] = "solo0"
@@ -158,41 +162,117 @@ def run(report: Report, world: int, quick: bool) -> None:
             team.close()
 
 
+def medians(teams: Sequence[Team], op: str, size: int, times: int, rounds: int) -> dict[str, float]:
+    """Seconds of one call, by library: medians of interleaved rounds."""
+    seen: dict[str, list[float]] = {team.library: [] for team in teams}
+    for _ in range(rounds):
+        for team in teams:
+            seen[team.library].append(team.time(op, size, "fp32", times))
+    return {library: median(values) for library, values in seen.items()}
+
+
 def run_links(report: Report, quick: bool) -> None:
-    """Collectives between nodes in network namespaces, beside the line's own rate."""
-    why = netlab.why_not()
-    if why:
-        report.say(f"no links are measured: {why}")
-        return
+    """Large ones between nodes in network namespaces, beside the line's rate and bare sockets.
+
+    A call cannot end before its last byte has travelled, so a line's time is the bytes at its rate
+    and one way of the delay.
+    """
     size = 16 * MIB if quick else 64 * MIB
     for world, delay_ms, least in ((2, 0.5, 0.95), (2, 25, 0.95), (2, 50, 0.95), (4, 0, 0.90)):
         with (
             tempfile.TemporaryDirectory() as folder,
             netlab.Lab(world, rate_mbit=1000, delay_ms=delay_ms) as lab,
         ):
-            teams = [Team(name, world, pathlib.Path(folder), lab) for name in ("solo", "gloo")]
-            line_s = 2 * (world - 1) / world * size * 8 / 1e9
-            times = {team.library: [] for team in teams}  # type: dict[str, list[float]]
-            for _ in range(2 if quick else 3):
-                for team in teams:
-                    times[team.library].append(team.time("all_reduce", size, "fp32", 2))
-            solo, gloo = median(times["solo"]), median(times["gloo"])
+            names = ("solo", "gloo", "sockets")
+            teams = [Team(name, world, pathlib.Path(folder), lab) for name in names]
+            times = medians(teams, "all_reduce", size, 1, 3 if quick else 5)
+            line_s = 2 * (world - 1) / world * size * 8 / 1e9 + delay_ms / 1e3
             name = f"all_reduce {text(size)}, {world} nodes, 1 Gbit, {2 * delay_ms} ms round trip"
+            note = f"gloo: {times['gloo'] * 1e3:.4g} ms"
+            solo = times["solo"]
             report.add(Row(name, solo * 1e3, "ms", line_s / solo, "of the line's rate",
-                           f">= {least}", f"gloo: {gloo * 1e3:.4g} ms"))  # fmt: skip
+                           f">= {least}", note))  # fmt: skip
+            bare = times["sockets"]
+            report.add(Row(name, solo * 1e3, "ms", bare / solo, "of bare sockets' rate", "",
+                           f"sockets: {bare * 1e3:.4g} ms"))  # fmt: skip
             for team in teams:
                 team.close()
+
+
+def run_latency(report: Report) -> None:
+    """Small ones between two nodes whose links are as fast as the kernel."""
+    with tempfile.TemporaryDirectory() as folder, netlab.Lab(2) as lab:
+        names = ("solo", "gloo", "sockets")
+        teams = [Team(name, 2, pathlib.Path(folder), lab) for name in names]
+        back = medians(teams, "send_recv", 4, 1000, 5)
+        bare = back["sockets"]
+        report.add(Row("message of 4 B there and back, 2 nodes", back["solo"] * 1e6, "us",
+                       back["solo"] / bare, "the time of bare sockets", "<= 1.3",
+                       f"bare: {bare * 1e6:.4g}, gloo: {back['gloo'] * 1e6:.4g} us"))  # fmt: skip
+        once = medians(teams[:2], "all_reduce", 4, 1000, 5)
+        report.add(Row("all_reduce 4 B, 2 nodes", once["solo"] * 1e6, "us",
+                       once["solo"] / (bare / 2), "the time of one way of bare sockets", "<= 1.3",
+                       f"gloo: {once['gloo'] * 1e6:.4g} us"))  # fmt: skip
+        for team in teams:
+            team.close()
+
+
+def run_mixed(report: Report, quick: bool) -> None:
+    """Two nodes of two ranks each: shared memory inside, counterparts across."""
+    size = 16 * MIB if quick else 64 * MIB
+    with tempfile.TemporaryDirectory() as folder, netlab.Lab(2, rate_mbit=1000) as lab:
+        names = ("solo", "flat", "gloo")
+        teams = [Team(name, 4, pathlib.Path(folder), lab, 2) for name in names]
+        times = medians(teams, "all_reduce", size, 1, 3)
+        solo = times["solo"]
+        for name, wanted in (("flat", ">= 1.8"), ("gloo", "")):
+            report.add(Row(f"all_reduce {text(size)}, 2 nodes of 2 ranks, 1 Gbit", solo * 1e3, "ms",
+                           times[name] / solo, f"faster than {name}", wanted,
+                           f"{name}: {times[name] * 1e3:.4g} ms"))  # fmt: skip
+        for team in teams:
+            team.close()
+
+
+def run_ddp(report: Report) -> None:
+    """What a step takes longer for its all_reduce."""
+    with tempfile.TemporaryDirectory() as folder:
+        teams = [Team(name, 2, pathlib.Path(folder)) for name in ("solo", "gloo")]
+        for size, times in ((MIB, 50), (100 * MIB, 2)):
+            step = medians(teams, "ddp_step", size, times, 5)
+            alone = medians(teams, "ddp_alone", size, times, 5)
+            part = {name: step[name] - alone[name] for name in step}
+            report.add(Row(f"DDP step, {text(size)} of parameters, 2 ranks: communication",
+                           part["solo"] * 1e3, "ms", part["gloo"] / part["solo"],
+                           "shorter than gloo", ">= 4",
+                           f"gloo: {part['gloo'] * 1e3:.4g} ms; whole steps: "
+                           f"{step['solo'] * 1e3:.4g}, {step['gloo'] * 1e3:.4g}"))  # fmt: skip
+        for team in teams:
+            team.close()
+
+
+PARTS = ("host", "ddp", "links", "latency", "mixed")
 
 
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--worlds", type=int, nargs="*", default=[2, 4])
-    arguments.add_argument("--no-links", action="store_true", help="this host alone")
+    arguments.add_argument("--part", nargs="*", choices=PARTS, default=PARTS)
     options = arguments.parse_args()
-    report = Report("collectives on one host", as_json=options.json)
-    for world in options.worlds:
-        run(report, world, options.quick)
-    if not options.no_links:
+    report = Report("collectives", as_json=options.json)
+    if "host" in options.part:
+        for world in options.worlds:
+            run(report, world, options.quick)
+    if "ddp" in options.part:
+        run_ddp(report)
+    why = netlab.why_not()
+    if why and set(options.part) & {"links", "latency", "mixed"}:
+        report.say(f"no links are measured: {why}")
+        return 0
+    if "latency" in options.part:
+        run_latency(report)
+    if "mixed" in options.part:
+        run_mixed(report, options.quick)
+    if "links" in options.part:
         run_links(report, options.quick)
     return 0
 

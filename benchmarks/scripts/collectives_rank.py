@@ -2,17 +2,21 @@
 
     collectives_rank.py SOCKET LIBRARY RANK WORLD STORE
 
-LIBRARY is solo or gloo (torch.distributed), mpi (mpi4py; rank and world come from mpirun), or
-memory: plain copies and additions, the traffic that an all_reduce cannot do without.
+LIBRARY is solo or gloo (torch.distributed), flat (solo as if every rank were alone on its host),
+mpi (mpi4py; rank and world come from mpirun), sockets (the bytes of an all_reduce, or a message
+there and back, over bare sockets; STORE is every rank's address), or memory: plain copies and
+additions, the traffic that an all_reduce cannot do without.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +26,7 @@ import torch.distributed as dist
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Call = Callable[[], Any]
+STREAMS = 4  # of bare sockets to each rank
 
 
 def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -> Call:
@@ -37,6 +42,8 @@ def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -
         other = 1 - rank
         first, second = (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send)
         return lambda: (first(tensor, other), second(tensor, other))
+    if op in ("ddp_step", "ddp_alone"):
+        return ddp_call(count, alone=op == "ddp_alone")
     part = count // world
     if op == "all_gather":
         return lambda: dist.all_gather_into_tensor(tensor, tensor[rank * part : (rank + 1) * part])
@@ -45,6 +52,80 @@ def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -
         return lambda: dist.reduce_scatter_tensor(out, tensor)
     out = torch.ones(count, dtype=dtype)
     return lambda: dist.all_to_all_single(out, tensor)
+
+
+def ddp_call(count: int, *, alone: bool) -> Call:
+    """A step of a DDP model of ``count`` parameters, without optimizer; alone: and all_reduce."""
+    width = 1024 if count > 1 << 22 else 256
+    layers = max(count // width**2, 1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    batch = torch.ones(1, width)
+
+    def step() -> None:
+        ddp(batch).sum().backward()
+
+    def step_alone() -> None:
+        with ddp.no_sync():
+            step()
+
+    return step_alone if alone else step
+
+
+def meet(rank: int, hosts: list[str]) -> dict[int, list[socket.socket]]:
+    """STREAMS sockets to every other rank; the higher rank dials."""
+    listener = socket.create_server((hosts[rank], 29700 + rank), backlog=256)
+    streams: dict[int, list[socket.socket]] = {}
+    for peer in range(rank):
+        for _ in range(STREAMS):
+            while True:
+                try:
+                    stream = socket.create_connection((hosts[peer], 29700 + peer), timeout=60)
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.05)
+            stream.sendall(bytes([rank]))
+            streams.setdefault(peer, []).append(stream)
+    for _ in range((len(hosts) - 1 - rank) * STREAMS):
+        stream, _ = listener.accept()
+        streams.setdefault(stream.recv(1)[0], []).append(stream)
+    for stream in itertools.chain(*streams.values()):
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.settimeout(60)
+    return streams
+
+
+def receive_all(stream: socket.socket, room: memoryview) -> None:
+    while len(room):
+        room = room[stream.recv_into(room) :]
+
+
+def sockets_call(op: str, size: int, rank: int, peers: dict[int, list[socket.socket]]) -> Call:
+    """The bytes of an all_reduce, both ways at once; or one message there and back."""
+    if op == "send_recv":
+        stream, message = peers[1 - rank][0], memoryview(bytearray(size))
+
+        def once() -> None:
+            if rank == 0:
+                stream.sendall(message)
+            receive_all(stream, message)
+            if rank == 1:
+                stream.sendall(message)
+
+        return once
+    share = max(2 * size // (len(peers) + 1) // STREAMS, 1)
+    out, room = bytes(share), memoryview(bytearray(share))
+    streams = list(itertools.chain(*peers.values()))
+
+    def exchange() -> None:
+        threads = [threading.Thread(target=stream.sendall, args=(out,)) for stream in streams]
+        threads += [threading.Thread(target=receive_all, args=(s, room)) for s in streams]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return exchange
 
 
 def mpi_call(op: str, count: int, rank: int, world: int) -> Call:
@@ -87,13 +168,16 @@ def memory_call(count: int, world: int) -> Call:
     return once
 
 
-def serve(library: str, rank: int, world: int, connection: socket.socket) -> None:
+def serve(library: str, rank: int, world: int, store: str, connection: socket.socket) -> None:
     lines = connection.makefile("rw")
+    peers = meet(rank, store.split(",")) if library == "sockets" else {}
     for line in lines:
         task = json.loads(line)
         count = max(task["bytes"] // DTYPES[task["dtype"]].itemsize, 1)
         if library == "mpi":
             call = mpi_call(task["op"], count, rank, world)
+        elif library == "sockets":
+            call = sockets_call(task["op"], task["bytes"], rank, peers)
         elif library == "memory":
             call = memory_call(count, world)
         else:
@@ -114,14 +198,17 @@ def main() -> None:
         from mpi4py import MPI
 
         rank, world = str(MPI.COMM_WORLD.rank), str(MPI.COMM_WORLD.size)
-    elif library != "memory":
+    elif library not in ("memory", "sockets"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if library == "flat":
+            os.environ["SOLO_HOST_ID"] = f"alone-{rank}"
         init = store if "://" in store else pathlib.Path(store).as_uri()
-        dist.init_process_group(library, init_method=init, rank=int(rank), world_size=int(world))
+        backend = "solo" if library == "flat" else library
+        dist.init_process_group(backend, init_method=init, rank=int(rank), world_size=int(world))
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     connection.sendall(f"{library} {rank}\n".encode())
-    serve(library, int(rank), int(world), connection)
+    serve(library, int(rank), int(world), store, connection)
 
 
 if __name__ == "__main__":
