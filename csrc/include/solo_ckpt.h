@@ -263,9 +263,6 @@ void solo_arena_unmap(struct solo_arena *arena);
 /* Gives whole pages inside the range back to the system; their content is lost. */
 void solo_arena_drop(const struct solo_arena *arena, uint64_t offset, uint64_t bytes);
 
-/* Asks for huge pages where the caller's own memory is not touched yet. */
-void solo_memory_huge(void *at, uint64_t bytes);
-
 /* ---- reading many ranges --------------------------------------------------------------- */
 
 struct solo_ckpt_read {

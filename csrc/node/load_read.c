@@ -10,6 +10,7 @@
 #include "ckpt/read_plan.h"
 #include "os/crew.h"
 #include "os/file.h"
+#include "os/pages.h"
 
 #define PIECE_BYTES        (8u << 20) /* what a thread takes at a time */
 #define PIECE_DIRECT_BYTES (4u << 20)
@@ -21,7 +22,6 @@
 #define DIRECT_THREADS     8u          /* the depth of the queue at the disk */
 #define THREADS_MAX        8u
 #define HEADER_MAX         8192u
-#define DEAR_BYTES_PER_US  1000u /* a piece that costs more processor time than this */
 
 struct part {
     uint32_t crc;
@@ -39,7 +39,7 @@ struct solo_reading {
     bool direct, finished;
     uint32_t threads;
     atomic_uint_fast64_t done;
-    atomic_int small_pages; /* huge pages have turned out to be dear here */
+    struct pages pages; /* of where it all goes */
 };
 
 struct block { /* what one turn of a piece works on */
@@ -47,7 +47,8 @@ struct block { /* what one turn of a piece works on */
     const struct read_plan_piece *piece;
     uint8_t *room;
     uint64_t at, end;
-    size_t next; /* the read that holds or follows `at` */
+    size_t next;                 /* the read that holds or follows `at` */
+    const uint8_t *from, *ready; /* memory that has its pages, as far as we know */
 };
 
 struct segment {
@@ -119,6 +120,18 @@ static int check_headers(struct solo_reading *reading, const struct read_plan_pi
     return 0;
 }
 
+/* Before memory is filled. Neighbours in the file are mostly neighbours in memory as well, so
+ * what was given last is all that is remembered. */
+static void give_pages(struct block *block, const uint8_t *to, size_t bytes)
+{
+    if (to < block->from || to > block->ready) {
+        block->from = block->ready = to;
+    }
+    while (block->ready < to + bytes) {
+        block->ready = pages_give(&block->reading->pages, block->ready);
+    }
+}
+
 /* The next segment of the block: a gap, or what one read has of it. */
 static struct segment take_segment(struct block *block, uint64_t until)
 {
@@ -149,6 +162,9 @@ static int read_block(struct block *block)
     while (block->at < until && count < (int)SEGMENTS_MAX) {
         struct segment segment = take_segment(block, until);
         segments[count] = segment;
+        if (segment.read) {
+            give_pages(block, segment.to, segment.bytes);
+        }
         vectors[count++] = (struct iovec){segment.read ? segment.to : block->room, segment.bytes};
     }
     TRY(file_read_vectors(block->reading->file, start, vectors, count));
@@ -163,6 +179,7 @@ static int read_uniform_block(struct block *block, uint8_t *to)
 {
     uint64_t until = block->at + BLOCK_BYTES < block->end ? block->at + BLOCK_BYTES : block->end;
     struct iovec vector = {to, (size_t)(until - block->at)};
+    give_pages(block, to, vector.iov_len);
     TRY(file_read_vectors(block->reading->file, block->at, &vector, 1));
     while (block->at < until) {
         struct segment segment = take_segment(block, until);
@@ -191,6 +208,9 @@ static int read_direct(struct block *block, bool uniform)
                     ((uintptr_t)place(first, low) & mask) == 0;
     uint8_t *to = in_place ? place(first, low) : block->room;
     size_t got;
+    if (in_place) {
+        give_pages(block, to, (size_t)(high - low));
+    }
     TRY(file_read_direct(block->reading->file, low, to, (size_t)(high - low), &got));
     if (low + got < block->end) {
         return err_set(SOLO_ECORRUPT, "%s ends early: it became shorter",
@@ -219,19 +239,8 @@ static int read_piece(void *context, uint32_t thread, size_t item)
                           .next = piece->first,
                           .room = reading->rooms + thread * reading->room_bytes};
     bool uniform = is_uniform(reading, piece);
-    bool arena = uniform && reading->options.gaps_writable;
-    if (arena && atomic_load(&reading->small_pages)) {
-        file_small_pages(place(reading->plan.order[piece->first], piece->offset),
-                         (size_t)piece->bytes);
-    }
-    uint64_t before = crew_spent_us();
     TRY(reading->direct ? read_direct(&block, uniform) : read_buffered(&block, uniform));
-    /* Virtual machines that give free huge pages back to their host pay milliseconds for each
-     * one they take again; small pages come from what they have kept. */
-    if (arena && crew_spent_us() - before > piece->bytes / DEAR_BYTES_PER_US + 1000) {
-        atomic_store(&reading->small_pages, 1);
-    }
-    TRY(check_headers(reading, piece, arena));
+    TRY(check_headers(reading, piece, uniform && reading->options.gaps_writable));
     atomic_fetch_add(&reading->done, piece->bytes);
     return 0;
 }
@@ -263,6 +272,11 @@ static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, siz
     reading->direct = wants_direct(reading, reads, count);
     TRY(read_plan_make(reads, count, reading->direct ? GAP_DIRECT_MAX : GAP_MAX,
                        reading->direct ? PIECE_DIRECT_BYTES : PIECE_BYTES, &reading->plan));
+    for (size_t i = 0; i < reading->plan.count; i++) {
+        TRY(pages_add(&reading->pages, reading->plan.order[i]->to,
+                      (size_t)reading->plan.order[i]->bytes));
+    }
+    pages_ready(&reading->pages);
     uint32_t threads = reading->options.threads;
     if (!threads) {
         threads = crew_processors();
@@ -350,6 +364,7 @@ void solo_read_free(struct solo_reading *reading)
     if (reading) {
         crew_free(reading->crew);
         read_plan_free(&reading->plan);
+        pages_free(&reading->pages);
         free(reading->parts);
         free(reading->rooms);
         free(reading);

@@ -43,7 +43,6 @@ int solo_arena_map(uint64_t bytes, uint64_t congruent_to, struct solo_arena *out
         }
         munmap(map + skip + size, room - skip - size);
         map += skip;
-        madvise(map, size, MADV_HUGEPAGE); /* refused: small pages, slower and as right */
     }
     *out = (struct solo_arena){map + shift, bytes, map, size};
     return 0;
@@ -78,23 +77,5 @@ void solo_arena_drop(const struct solo_arena *arena, uint64_t offset, uint64_t b
     end &= ~(page - 1);
     if (start < end) {
         madvise((void *)start, end - start, MADV_DONTNEED);
-    }
-}
-
-void solo_memory_huge(void *at, uint64_t bytes)
-{
-    uintptr_t start = ((uintptr_t)at + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
-    uintptr_t end = ((uintptr_t)at + bytes) & ~(uintptr_t)(HUGE_BYTES - 1);
-    if (start < end) {
-        madvise((void *)start, end - start, MADV_HUGEPAGE);
-    }
-}
-
-void file_small_pages(void *at, size_t size)
-{
-    uintptr_t start = (uintptr_t)at & ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
-    uintptr_t end = ((uintptr_t)at + size) & ~(uintptr_t)(FILE_BLOCK_BYTES - 1);
-    if (start < end) {
-        madvise((void *)start, end - start, MADV_NOHUGEPAGE);
     }
 }

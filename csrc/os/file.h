@@ -33,9 +33,6 @@ int file_read_direct(const struct solo_file *file, uint64_t offset, void *to, si
 /* Whether direct reads work on this file; opens it a second time. */
 bool file_direct_open(struct solo_file *file);
 
-/* No huge pages for what is not touched yet in this range of an arena. */
-void file_small_pages(void *at, size_t size);
-
 /* SOLO_ECORRUPT if size or time are no longer those of opening. */
 int file_unchanged(const struct solo_file *file);
 

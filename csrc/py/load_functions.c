@@ -167,17 +167,6 @@ static PyObject *store(PyObject *module, PyObject *arguments)
     Py_END_ALLOW_THREADS return Py_NewRef(Py_None);
 }
 
-static PyObject *huge(PyObject *module, PyObject *arguments)
-{
-    unsigned long long address, size;
-    (void)module;
-    if (!PyArg_ParseTuple(arguments, "KK:huge", &address, &size)) {
-        return NULL;
-    }
-    solo_memory_huge((void *)(uintptr_t)address, size);
-    return Py_NewRef(Py_None);
-}
-
 static PyObject *crc32_at(PyObject *module, PyObject *arguments)
 {
     unsigned long long address, size;
@@ -200,7 +189,6 @@ static PyMethodDef functions[] = {
     {"dtype_names", dtype_names, METH_NOARGS, "[(name, bits)], by dtype number"},
     {"sniff", sniff, METH_VARARGS, "sniff(head, file_bytes) -> kind"},
     {"store", store, METH_VARARGS, "store(address, bytes)"},
-    {"huge", huge, METH_VARARGS, "huge(address, size): huge pages for untouched memory"},
     {"crc32_at", crc32_at, METH_VARARGS, "crc32_at(address, size): of zip"},
     {"crc32", crc32, METH_VARARGS, "crc32(bytes, start=0): of zip"},
     {NULL, NULL, 0, NULL},

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from solo import _C
 from solo._load import boxes, collection, distributed, ranks, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import CPU, Placement
@@ -18,12 +17,9 @@ from solo._load.table import Table, dtypes
 
 if TYPE_CHECKING:
     from solo._load.paths import Where
-    from solo._load.source import Read
 
 WRAPPERS = ("", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.")
 STAGED_BYTES = 64 << 20  # host memory for what cannot be read in place
-HUGE_BYTES = 4 << 20  # runs of targets from here on are offered huge pages
-GAP_BYTES = 16 << 10  # what an allocator may put between two of them
 
 
 @dataclass
@@ -227,7 +223,6 @@ def _load_table(
         report.in_place += size
         torch.autograd.graph.increment_version(pair.target)
     if reads:
-        _offer_huge_pages(reads)
         read.run(table, reads, request.how, None)
     _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
 
@@ -240,20 +235,6 @@ def _fill_part(target: Any, pair: Pair, request: Request, report: Report) -> Non
     size = filled.to_local().nbytes
     report.in_place += size if direct else 0
     report.staged += 0 if direct else size
-
-
-def _offer_huge_pages(reads: list[Read]) -> None:
-    """A model that was just allocated lies in a few runs of memory that nobody has touched:
-    filling it in pages of 2 MiB takes 500 times fewer faults."""
-    ranges = sorted((address, address + size) for _, size, address, _ in reads)
-    begin, end = ranges[0]
-    for start, stop in [*ranges[1:], (1 << 64, 0)]:
-        if start - end <= GAP_BYTES:
-            end = max(end, stop)
-            continue
-        if end - begin >= HUGE_BYTES:
-            _C.huge(begin, end - begin)
-        begin, end = start, stop
 
 
 def _fits(pair: Pair) -> bool:

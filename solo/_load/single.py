@@ -115,10 +115,12 @@ def needed(
 ) -> dict[str, int]:
     """Bytes by device that this request will take."""
     out: dict[str, int] = {}
+    names: dict[torch.device | str, str] = {}  # writing a device's name takes its time
     for table, placement in zip(tables, placed, strict=True):
         for row in storages_to_read(table, request):
-            name = str(placement.devices[row])
+            device = placement.devices[row]
             count = table.storages[row].bytes
+            name = names.get(device) or names.setdefault(device, str(device))
             if name == place.DISK or (name == "cpu" and request.how.mode == "mmap"):
                 name = place.DISK if table.mappable else "cpu"
             if request.dtype is not None and name != place.DISK:
