@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim import optimizer as optim
 
-from solo import data, takeover
+from solo import data, takeover, voice
 from solo.config import Config
 from solo.errors import InvalidArgument, SoloError
 from solo.inner import node_group, node_ranks
@@ -130,11 +130,11 @@ class _JoinAtForward:
 def _warn_of_sync_batch_norm(config: Config, module: torch.nn.Module) -> None:
     kinds = torch.nn.SyncBatchNorm
     if config.is_leader and any(isinstance(m, kinds) for m in module.modules()):
-        print(
-            f"solo: node {config.node_rank}: SyncBatchNorm takes its statistics within this "
-            "node; between nodes they are averaged at each merge",
-            file=sys.stderr,
-            flush=True,
+        voice.say(
+            config.node_rank,
+            "SyncBatchNorm takes its statistics within this node; between nodes they are averaged "
+            "at each merge",
+            level="warn",
         )
 
 

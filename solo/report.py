@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from solo import _C
+from solo import _C, voice
 from solo.config import Config
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ ROUND_SECONDS = 5.0  # at most one line for a round in that time
 FIRST_WAIT_SECONDS = 3.0  # a wait is told after that
 NEXT_WAIT_SECONDS = 10.0  # and then every so often
 LOOK_SECONDS = 0.5  # how often the member list is looked at
+_LEVEL_NAMES = ("debug", "info", "warn", "error")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 _log = logging.getLogger("solo")
@@ -48,10 +48,9 @@ class Report:
         self._writer: SummaryWriter | None = None
         _C.log_start(0 if config.verbose else 2)
 
-    def say(self, text: str) -> None:
-        """One line on stderr; a closed stderr is nobody's concern."""
-        with contextlib.suppress(OSError, ValueError):
-            print(f"solo: node {self._node}: {text}", file=sys.stderr, flush=True)
+    def say(self, text: str, *, level: str = "info", event: str = "sync") -> None:
+        """One line on stderr."""
+        voice.say(self._node, text, level=level, event=event)
 
     def joined(self, joined: _C.Joined, members: list[dict[str, Any]]) -> None:
         """The node is in: one line for itself and one per member."""
@@ -126,13 +125,16 @@ class Report:
     def follow(self, engine: _C.Engine) -> None:
         """Tell what has happened since the last call."""
         for level, text in _C.log_lines():
-            _log.log(_LEVELS[level], "%s", text)
+            if _log.hasHandlers():
+                _log.log(_LEVELS[level], "%s", text)
+            elif _LEVELS[level] >= logging.WARNING or self._verbose:
+                self.say(text, level=_LEVEL_NAMES[level], event="log")
         for line in engine.events():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 sentence = self._sentence(event)
                 if sentence or self._verbose:
-                    self.say(sentence or line)
+                    self.say(sentence or line, event=str(event.get("event")))
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
             self._looked_at = now

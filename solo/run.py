@@ -8,7 +8,6 @@ SIGUSR1 for the ranks, and a fixed world that says for whom it waits.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import pathlib
@@ -18,6 +17,8 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING
+
+from solo import voice
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -107,7 +108,7 @@ def watch_signals() -> None:
 
 def note(text: str) -> None:
     """One line of ours on stderr; stdout is the script's."""
-    if os.environ.get("SOLO_LOG_FORMAT") == "json":
+    if voice.as_json():
         print_json("info", text)
     else:
         print(f"solorun: {text}", file=sys.stderr, flush=True)
@@ -115,24 +116,21 @@ def note(text: str) -> None:
 
 def notes(lines: list[str]) -> None:
     """A line of ours, and lines that belong to it."""
-    if os.environ.get("SOLO_LOG_FORMAT") == "json":
+    if voice.as_json():
         print_json("info", "\n".join(lines))
     else:
         note("\n  ".join(lines))
 
 
 def print_json(level: str, text: str, **fields: object) -> None:
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
     node = int(os.environ.get("SOLO_NODE_RANK", "0"))
-    line = {"time": stamp, "level": level, "node": node, "rank": None, "event": "run"}
-    print(json.dumps({**line, "text": text, **fields}), file=sys.stderr, flush=True)
+    voice.say_json(node, text, level=level, event="run", **fields)
 
 
 def error(code: int, what: str, **rest: str | None) -> None:
     """A message in the launcher's form; ``rest`` are its further lines in order."""
     name = f"SOLO-E{code:03}"
-    if os.environ.get("SOLO_LOG_FORMAT") == "json":
+    if voice.as_json():
         print_json("error", what, code=name, **rest)
         return
     color = os.environ.get("SOLO_COLOR", "auto")

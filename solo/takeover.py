@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import weakref
 from collections.abc import Iterable
 from typing import NoReturn
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from solo import _C, outer
+from solo import _C, outer, voice
 from solo.config import Config
 from solo.errors import (
     AuthError,
@@ -269,11 +268,11 @@ class Takeover:
 
     def _warn_of_nothing(self) -> None:
         """No model was ever merged: say so, since all may look well."""
-        print(
-            f"solo: node {self.config.node_rank}: error: solo was on, but this script made no "
-            "step with a torch.optim optimizer: nothing was merged",
-            file=sys.stderr,
-            flush=True,
+        voice.say(
+            self.config.node_rank,
+            "solo was on, but this script made no step with a torch.optim optimizer: nothing was "
+            "merged",
+            level="error",
         )
 
     def _fail(self, error: SoloError) -> NoReturn:
@@ -297,11 +296,9 @@ class Takeover:
 
     def report_error(self, error: SoloError, ending: str = "") -> None:
         """Tell an error where nobody can catch it."""
-        kind = "" if isinstance(error, JobOver) else "error: "
+        level = "info" if isinstance(error, JobOver) else "error"
         tail = f" ({ending})" if ending else ""
-        print(
-            f"solo: node {self.config.node_rank}: {kind}{error}{tail}", file=sys.stderr, flush=True
-        )
+        voice.say(self.config.node_rank, f"{error}{tail}", level=level)
 
     # ---- data ------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from solo.config import Config
@@ -63,3 +65,15 @@ def test_a_wait_names_min_nodes_if_these_are_missing(
     report = Report(Config(min_nodes=2))
     report.waiting(Engine(members=here), "to merge")  # type: ignore[arg-type]
     assert f"waiting to merge, 0 s: {says}" in capsys.readouterr().err
+
+
+def test_lines_are_json_objects_where_machines_read_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOLO_LOG_FORMAT", "json")
+    monkeypatch.setenv("RANK", "0")
+    report = Report(Config(node_rank=3))
+    report.follow(Engine('{"event": "dropped", "text": "silent"}'))  # type: ignore[arg-type]
+    line = json.loads(capsys.readouterr().err)
+    assert (line["node"], line["rank"], line["event"], line["level"]) == (3, 0, "dropped", "info")
+    assert "silent" in line["text"] and line["time"].endswith("Z")
