@@ -87,7 +87,9 @@ static int open_areas(struct job *job)
     job->scratch[0] = malloc(block_bytes);
     job->scratch[1] = malloc(block_bytes);
     job->tiles = aligned_alloc(64, sizeof *job->tiles);
-    if (!job->pieces || !job->scratch[0] || !job->scratch[1] || !job->tiles) {
+    job->block_digests = calloc(job->blocks[LAYOUT_SECTIONS] + 1, sizeof *job->block_digests);
+    if (!job->block_digests || !job->pieces || !job->scratch[0] || !job->scratch[1] ||
+        !job->tiles) {
         return err_set(SOLO_ENOMEM, "no memory for the table of %zu tensors", layout->tensor_count);
     }
     return 0;
@@ -137,6 +139,7 @@ void job_close(struct job *job)
     free(job->scratch[0]);
     free(job->scratch[1]);
     free(job->tiles);
+    free(job->block_digests);
     free(job->offsets);
     layout_deinit(&job->layout);
     memset(job, 0, sizeof *job);

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 
 #include "codec/codec.h"
+#include "kernels/digest.h"
 #include "node/layout.h"
 #include "node/rule.h"
 #include "os/area.h"
@@ -64,8 +65,10 @@ struct job {
     uint64_t *offsets;             /* chunk -> byte in `mean`; chunk_count + 1 of them */
     uint32_t offset_capacity;
     uint64_t mean_digest;
-    uint64_t delta_digest; /* of our deltas' first tiles: equal ones are found by it */
-    uint64_t apply_block;  /* next block to apply */
+    uint64_t delta_digest;   /* of our deltas' first tiles: equal ones are found by it */
+    uint64_t *block_digests; /* of the next anchor, where the round's chunks are its blocks */
+    struct digest step_digest, step_momentum_digest; /* of the chunk that is stepped */
+    uint64_t apply_block;                            /* next block to apply */
     uint64_t apply_digest;
     uint64_t walk_block; /* the same of a walk through values */
     uint64_t walk_digest;

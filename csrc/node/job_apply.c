@@ -74,6 +74,30 @@ static void look_ahead(const float *from)
     }
 }
 
+/* Chunks as large as blocks are blocks: their digests are had while they are in the cache. */
+static bool chunks_are_blocks(const struct job *job)
+{
+    return job->round.plan.chunk_elements == JOB_BLOCK_ELEMENTS;
+}
+
+static void digest_step(struct job *job, const struct job_tile *tile, const float *anchor,
+                        const float *momentum)
+{
+    uint64_t first = tile->flat - job->layout.section_start[tile->section];
+    uint64_t index = job->blocks[tile->section] + first / JOB_BLOCK_ELEMENTS;
+    if (tile->first == 0) {
+        digest_begin(&job->step_digest, index);
+        digest_begin(&job->step_momentum_digest, DIGEST_MOMENTUM | index);
+    }
+    digest_feed(&job->step_digest, anchor, tile->count * sizeof *anchor);
+    uint64_t digest = digest_end(&job->step_digest);
+    if (momentum) {
+        digest_feed(&job->step_momentum_digest, momentum, tile->count * sizeof *momentum);
+        digest += digest_end(&job->step_momentum_digest);
+    }
+    job->block_digests[index] = digest; /* whole with the last tile */
+}
+
 static void step_floats(struct job *job, const struct job_tile *tile, const uint8_t *mean)
 {
     struct vec_outer outer = outer_of(&job->round.step, tile->section);
@@ -90,6 +114,9 @@ static void step_floats(struct job *job, const struct job_tile *tile, const uint
     }
     struct codec_step step = {mean, &outer, anchor, momentum, NULL, tile->count};
     codec_apply(job_codec(job, tile->section), &step);
+    if (chunks_are_blocks(job)) {
+        digest_step(job, tile, anchor, momentum);
+    }
     float *next = (float *)job->next_theta.base + tile->flat;
     if ((const void *)next == (const void *)mean) { /* it waited there: it is in the cache */
         memcpy(next, anchor, bytes);
@@ -229,18 +256,22 @@ static void apply_block(struct job *job, const struct job_block *block)
                         block->count, job->data);
         return;
     }
-    const float *anchor = job->next_theta.base, *momentum = job->next_momentum.base;
+    const float *anchor = job->next_theta.base;
+    bool digested = chunks_are_blocks(job);
     struct digest digest;
     digest_begin(&digest, job->apply_block);
     for (uint64_t done = 0; done < block->count; done += JOB_TILE_ELEMENTS) {
         uint64_t left = block->count - done, start = block->start + done;
         uint64_t count = left < JOB_TILE_ELEMENTS ? left : JOB_TILE_ELEMENTS;
         look_ahead(anchor + start);
-        digest_feed(&digest, anchor + start, count * sizeof *anchor);
+        if (!digested) {
+            digest_feed(&digest, anchor + start, count * sizeof *anchor);
+        }
         give_floats(job, start, count, anchor + start);
     }
-    job->apply_digest += digest_end(&digest);
-    if (momentum && block->section < SOLO_MEAN) {
+    job->apply_digest += digested ? job->block_digests[job->apply_block] : digest_end(&digest);
+    const float *momentum = job->next_momentum.base;
+    if (momentum && block->section < SOLO_MEAN && !digested) {
         job->apply_digest += digest_chunk(DIGEST_MOMENTUM | job->apply_block,
                                           momentum + block->start, block->count * sizeof *momentum);
     }

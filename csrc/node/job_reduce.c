@@ -192,14 +192,21 @@ int job_room_mean(struct job *job, uint32_t chunk, uint32_t size, void **out)
 
 int job_take_mean(struct job *job, uint32_t index, const void *bytes)
 {
-    TRY(check_values(job, index, bytes));
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
-    const uint8_t *mean = bytes;
+    bool waits = bytes == job_mean_at(job, index);
     struct digest digest;
     digest_begin(&digest, index);
     for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
-        digest_feed(&digest, mean + tile.byte, tile.bytes);
-        job_step(job, &tile, mean + tile.byte);
+        const uint8_t *mean = (const uint8_t *)bytes + tile.byte;
+        if (!waits) { /* read once: what is checked is what is hashed and applied */
+            memcpy(job->tiles->mean, mean, tile.bytes);
+            mean = job->tiles->mean;
+        }
+        if (tile.section != SOLO_MAX) {
+            TRY(codec_check(job_codec(job, tile.section), mean, tile.bytes, tile.count));
+        }
+        digest_feed(&digest, mean, tile.bytes);
+        job_step(job, &tile, mean);
     }
     job->mean_digest += digest_end(&digest);
     return 0;

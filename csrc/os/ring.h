@@ -51,7 +51,7 @@ int64_t ring_peek(struct ring *ring, size_t size, const uint8_t **out);
 void ring_take(struct ring *ring, size_t size);
 
 /* Room for the next `size` bytes, if `spare` are free beside it; nobody sees them before ring_put.
- * 0: there is none, and the mark is left; else `size`, or SOLO_EPEER. */
+ * 0: there is none, and a mark for much more is left; else `size`, or SOLO_EPEER. */
 int64_t ring_room(struct ring *ring, size_t size, size_t spare, uint8_t **out);
 void ring_put(struct ring *ring, size_t size);
 

@@ -14,7 +14,7 @@
 #define MEMBERS_MAX 4
 #define TENSORS     7
 
-static const uint64_t counts[TENSORS] = {70000, 1, 0, 333, 130000, 5, 3};
+static uint64_t counts[TENSORS] = {70000, 1, 0, 333, 130000, 5, 3};
 static const enum solo_dtype dtypes[TENSORS] = {SOLO_F32, SOLO_F64, SOLO_F32, SOLO_BF16,
                                                 SOLO_F32, SOLO_F32, SOLO_I64};
 static const enum solo_role roles[TENSORS] = {SOLO_PARAM, SOLO_EXACT, SOLO_PARAM, SOLO_PARAM,
@@ -247,6 +247,29 @@ TEST(chunks_in_a_links_memory_give_the_same_bits_as_those_that_wait)
         close_members();
     }
     CHECK(digests[0] == digests[1]);
+}
+
+/* A model large enough for chunks that are blocks, whose digests are had on the way: `apply`
+ * compares them with those calculated anew. */
+TEST(chunks_that_are_blocks_give_the_anchors_digest_on_the_way)
+{
+    struct rng rng = {31};
+    uint64_t usual = counts[4];
+    counts[4] = 1300000;
+    open_members(2, "fp32", "nesterov");
+    for (uint64_t round = 0; round < 2; round++) {
+        train(&rng);
+        begin(2, NULL, round > 0, round);
+        CHECK_EQ(members[0].job.round.plan.chunk_elements, JOB_BLOCK_ELEMENTS);
+        if (round == 0) {
+            exchange(2);
+        } else {
+            exchange_in_place();
+        }
+        apply(2);
+    }
+    close_members();
+    counts[4] = usual;
 }
 
 /* The link may write over its memory then. */
