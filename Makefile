@@ -40,13 +40,14 @@ SHARE   := $(addprefix $(BUILD)/share/,man/man1/solorun.1 zsh/site-functions/_so
              bash-completion/completions/solorun fish/vendor_completions.d/solorun.fish)
 MEMBER  := $(BUILD)/member
 
-.PHONY: help setup demo test bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
+.PHONY: help setup demo test gpu torch214 bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    set everything up and run the main job: 2 nodes, a third joins, two go (3 min)"
 	@echo "make setup   the set-up alone: $(VENV)/bin/python and $(VENV)/bin/solorun"
 	@echo "make test    set everything up and run all tests (C and Python, one pytest run)"
+	@echo "make gpu     what needs a GPU, on a machine with one; make torch214: the backend with torch 2.14"
 	@echo "make bench   every benchmark, each as ratios of one run (some parts need root)"
 	@echo "make sim     the protocol under $(SEEDS) seeds of the deterministic simulator"
 	@echo "make fuzz    every parser under libFuzzer, $(SECONDS_FUZZ) s each (SECONDS_FUZZ=...)"
@@ -131,6 +132,12 @@ demo: setup
 test: setup
 	$(MAKE) -s -j$(JOBS) ctests launcher WERROR=-Werror
 	$(PY) -m pytest tests
+
+gpu: setup
+	$(PY) -m pytest tests/gpu
+
+torch214: setup
+	SOLO_TORCH214=$${SOLO_TORCH214:-create} $(PY) -m pytest tests/py/test_backend_torch214.py
 
 sim: $(BUILD)/sim
 	$(BUILD)/sim --seeds $(SEEDS)

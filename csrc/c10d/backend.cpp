@@ -199,6 +199,7 @@ WorkPtr SoloBackend::endCoalescing()
         works.swap(coalesced_);
     }
     auto all = new_work({c10d::OpType::COALESCED, "solo:coalesced"}, std::nullopt, {});
+    all->stands_for(works);
     // The last of them completes the whole, with the first error there was.
     struct Rest {
         std::mutex mutex;

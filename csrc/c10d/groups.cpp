@@ -114,7 +114,10 @@ WorkPtr SoloBackend::reconfigure(const c10d::ReconfigureOptions &opts)
     const std::unique_ptr<Meeting> meeting = std::move(meeting_); // used, whatever comes of it
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        device_side_.reset(); // what it has under way is of the old group
+        if (device_side_) {
+            device_side_->abort("it is formed anew"); // what it has under way is of the old group
+        }
+        device_side_.reset();
     }
     if (group_) {
         solo_group_abort(group_.get(), "it is formed anew");

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <algorithm>
+
 #include "c10d/errors.h"
 
 namespace solo_c10d
@@ -113,12 +115,19 @@ bool SoloWork::isCompleted()
     if (!Work::isCompleted()) {
         return false;
     }
+    const auto done = [](const auto &part) { return part->isCompleted(); };
+    if (!std::all_of(parts_.begin(), parts_.end(), done)) {
+        return false;
+    }
     std::lock_guard<std::mutex> guard(future_mutex_);
     return error_ || !event_ || event_->query();
 }
 
 void SoloWork::synchronize()
 {
+    for (const auto &part : parts_) {
+        part->synchronize();
+    }
     std::shared_ptr<c10::Event> event;
     {
         std::lock_guard<std::mutex> guard(future_mutex_);

@@ -24,6 +24,11 @@ class SoloWork : public c10d::Work
     // current that brings them.
     void ends_with(std::shared_ptr<c10::Event> event);
     void on_device(at::Device device);
+    // For a call that stands for several: who waits for it waits for each.
+    void stands_for(std::vector<c10::intrusive_ptr<c10d::Work>> parts)
+    {
+        parts_ = std::move(parts);
+    }
 
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
@@ -58,6 +63,7 @@ class SoloWork : public c10d::Work
     std::vector<at::Tensor> outputs_;
     std::vector<at::Device> devices_;
     std::shared_ptr<c10::Event> event_;
+    std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
     const uint64_t sequence_;
     std::atomic<int> source_{-1};
     const std::chrono::steady_clock::time_point begun_;

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from device_ranks import late, run, to_device
+from device_ranks import here, late, run, to_device
 from test_backend_faults import fails
 from torch import Tensor
 
@@ -174,6 +174,13 @@ def test_coalesced_calls(nccl: bool) -> None:
             for tensor in tensors:
                 dist.all_reduce(tensor)
         assert all((tensor.cpu() == 1).all() for tensor in tensors)
+        group = dist.group.WORLD
+        with dist._coalescing_manager(group, device=here(), async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor, async_op=True)
+        manager.wait()
+        assert all((tensor.cpu() == 2).all() for tensor in tensors)
+        assert manager.works[0].is_completed()
 
     run(body, 2, nccl=nccl)
 
