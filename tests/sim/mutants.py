@@ -79,8 +79,7 @@ MUTANTS = [
            "if (node->listed && node->standing != STANDING_READY)",
            "if (node->listed && node->standing != STANDING_READY && node->slot == 0)"),
     Mutant("a_weight_is_not_what_the_node_said", "master_round.c",
-           "begin->weights[node->slot] = node->ready.weight;",
-           "begin->weights[node->slot] = node->ready.weight / 2 + 1;"),
+           "if (by_samples || node->ready.steps == 0)", "if (node->ready.steps == 0)"),
     Mutant("fewer_than_min_nodes_go_on", "master_round.c",
            "master->listed_count >= master->config.min_nodes ||", "master->listed_count >= 1 ||"),
     # Who is in.
@@ -141,7 +140,7 @@ MUTANTS = [
            "slot->encode_next >= slot->means + round->plan.window",
            "slot->encode_next >= slot->means + 100 * round->plan.window"),
     Mutant("encodings_have_no_limit", "round.c",
-           "slot->sends < ROUND_SENDS_MAX && round->encoded < ROUND_ENCODED_MAX", "true"),
+           "slot->sends < sends_max(round) && round->encoded < ROUND_ENCODED_MAX", "true"),
     Mutant("a_mean_is_whole_too_early", "round.c",
            "return round->mean_count == round->plan.chunk_count;",
            "return round->mean_count + 1 >= round->plan.chunk_count;"),

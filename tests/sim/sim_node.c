@@ -210,6 +210,19 @@ static void on_down(struct world *world, struct sim_node *node, struct sim_event
     node_feed(world, node, &down);
 }
 
+/* Promise 1: what is later is known by its epoch, so of the lists that a node is in none goes back. */
+static void check_list(struct world *world, const struct sim_node *node,
+                       const struct msg_members *members)
+{
+    for (uint32_t i = 0; i < members->listed_count; i++) {
+        if (members->rows[i].identity.instance == node->instance &&
+            epoch_compare(members->epoch, node->member->epoch) < 0) {
+            sim_fail(world, "promise 1: n%u is listed in an epoch before the one it was in",
+                     node->rank);
+        }
+    }
+}
+
 static void on_message(struct world *world, struct sim_node *node, struct sim_event *event)
 {
     static struct msg msg;
@@ -222,6 +235,8 @@ static void on_message(struct world *world, struct sim_node *node, struct sim_ev
     sim_trace(world, "n%u <- m %s", node->rank, frame_name(msg.type));
     if (msg.type == FRAME_ABORT) {
         check_heard_abort(world, node, &msg.as.verdict);
+    } else if (msg.type == FRAME_MEMBERS) {
+        check_list(world, node, &members);
     }
     struct member_event message = {.type = MEMBER_MESSAGE, .msg = &msg};
     node_feed(world, node, &message);
