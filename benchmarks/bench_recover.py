@@ -158,7 +158,7 @@ def torchft_gap(fault: str) -> float | None:
             process.kill()
             process.wait()
     rows = [json.loads(line) for line in re.findall(r"^{.*}$", shown, re.M)]
-    return max(row["longest_gap"] for row in rows[5:])
+    return float(max(row["longest_gap"] for row in rows if row.get("step", 0) > 5))
 
 
 @dataclasses.dataclass

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-RATE, GRADIENT = 0.01, 1e-3
+RATE, GRADIENT = 2.0**-7, 2.0**-10  # a step is a whole number of the parameters' last digits
 
 
 def first_values(model: nn.Module) -> torch.Tensor:

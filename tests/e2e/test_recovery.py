@@ -75,9 +75,7 @@ def test_a_model_of_a_gibibyte_is_taken_fetched_and_given_within_a_short_lease(
 
 
 @pytest.mark.skipif(SANITIZED, reason="address space is theirs")
-def test_a_member_without_memory_for_a_second_anchor_fetches_over_the_one_it_holds(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_member_needs_no_further_memory_to_come_back(tmp_path: pathlib.Path) -> None:
     with running(tmp_path) as job:
         lease, size = ["--lease-ms", "1000"], ["--elements", str(64 << 20)]
         options = [*lease, *size, "--state-dir", str(tmp_path / "state")]
@@ -94,7 +92,6 @@ def test_a_member_without_memory_for_a_second_anchor_fetches_over_the_one_it_hol
         resource.prlimit(stopped.pid, resource.RLIMIT_AS, (limit, limit))
         stopped.signal(signal.SIGCONT)
         stopped.until(lambda: [r for r in stopped.rounds() if r["outcome"] == "rejoined"], 60)
-        assert any("fetched over the one held" in line for line in stopped.log)
         for member in members:
             member.did(len(member.rounds()) + 2)
         stop(*members)
