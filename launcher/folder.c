@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "text.h"
 
 int folder_make(const char *path)
@@ -46,7 +47,7 @@ const char *folder_obstacle(const char *path)
 static const char *write_and_rename(const char *name, const char *renamed)
 {
     static const char content[] = "solo tries whether this directory can be written\n";
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0) {
         return text_format("a file cannot be created there: %s", strerror(errno));
     }
@@ -73,7 +74,7 @@ const char *folder_probe(const char *path)
     if (stat(path, &status) < 0 || !S_ISDIR(status.st_mode)) {
         return "it is not a directory";
     }
-    char *name = text_format("%s/.solo-probe.%d", path, (int)getpid());
+    char *name = text_format("%s/.solo-probe.%s.%d", path, machine_name(), (int)getpid());
     char *renamed = text_format("%s.renamed", name);
     const char *why = write_and_rename(name, renamed);
     unlink(name);
