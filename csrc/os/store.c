@@ -12,8 +12,11 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "os/clock.h"
 
 #define TEMPORARY_SUFFIX ".tmp"
+
+enum { LOCK_US = 1000000, LOCK_PAUSE_US = 1000 };
 
 static int make_path(char *out, const char *folder, const char *name, const char *suffix)
 {
@@ -23,6 +26,22 @@ static int make_path(char *out, const char *folder, const char *name, const char
                        STORE_PATH_MAX);
     }
     return 0;
+}
+
+/* A sweeper has it for a moment; who has it longer is another writer of this name and pid, which
+ * may be stopped. */
+static bool lock_file(int fd)
+{
+    uint64_t end_us = clock_us() + LOCK_US;
+    for (;;) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) {
+            return true;
+        }
+        if (errno != EWOULDBLOCK || clock_us() > end_us) {
+            return false;
+        }
+        clock_sleep_until(clock_us() + LOCK_PAUSE_US);
+    }
 }
 
 /* The lock says that the writer lives, wherever it does: pids are of one machine. A sweeper that
@@ -35,7 +54,7 @@ static int open_temporary(struct store *store)
         if (store->fd < 0) {
             return err_errno("cannot write %.200s", store->temporary);
         }
-        bool locked = flock(store->fd, LOCK_EX) == 0 || errno == ENOLCK || errno == EOPNOTSUPP;
+        bool locked = lock_file(store->fd);
         bool whole = locked && fstat(store->fd, &ours) == 0 && ftruncate(store->fd, 0) == 0;
         if (!whole) {
             int rc = err_errno("cannot write %.200s", store->temporary);
@@ -84,7 +103,7 @@ static bool is_temporary_of(const char *entry, const char *name)
 /* What was opened may have got its final name before it was locked, and another its old name. */
 static int sweep_one(int folder_fd, const char *entry)
 {
-    int fd = openat(folder_fd, entry, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(folder_fd, entry, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat ours, there;
     if (fd < 0) {
         return 0;

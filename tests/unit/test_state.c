@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -343,6 +344,27 @@ TEST(a_writer_whose_file_was_swept_away_makes_it_anew)
         kill(child, SIGKILL);
         CHECK_EQ(waitpid(child, NULL, 0), child);
     }
+}
+
+/* Pids are of one machine or container, a folder may be of several. */
+TEST(a_file_that_another_writer_keeps_is_told_and_a_pipe_of_such_a_name_stops_nobody)
+{
+    make_values(0);
+    char path[128], name[64];
+    snprintf(name, sizeof name, "x.state.%ld.tmp", (long)getpid());
+    make_file(name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY);
+    CHECK_EQ(flock(fd, LOCK_EX), 0);
+    alarm(20);
+    struct store store;
+    CHECK_EQ(store_begin(&store, folder, "x.state"), SOLO_ESYS);
+    close(fd);
+    CHECK_EQ(unlink(path), 0);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    CHECK_EQ(store_sweep(folder, "x.state"), 0);
+    alarm(0);
+    CHECK_EQ(unlink(path), 0);
 }
 
 TEST(a_state_file_is_named_by_job_and_node_without_odd_letters)
