@@ -70,11 +70,13 @@ void Lane::work(const std::shared_ptr<State> &state)
             auto look = state->look;
             lock.unlock();
             const bool again = look();
-            look = nullptr;
             lock.lock();
             if (!again) {
                 state->look = nullptr;
             }
+            lock.unlock();
+            look = nullptr; // it may hold the lane's owner, whose end takes the lock
+            lock.lock();
             continue;
         }
         if (!state->jobs.empty()) {

@@ -70,6 +70,7 @@ def run(
         group._register_backend(
             torch.device("privateuseone"), dist.ProcessGroup.BackendType.CUSTOM, backend
         )
+        del group, backend  # else no body could give them up
         global _index
         _index = index
         result = body(rank, world)

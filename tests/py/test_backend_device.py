@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import time
 from typing import Any
@@ -288,6 +289,32 @@ def test_a_rank_killed_while_nccl_works_frees_the_stream_and_breaks_the_group() 
         fails(lambda: dist.all_reduce(tensor), "rank 1")
 
     run(body, 2, nccl=True, timeout_s=300, lost=(1,))
+
+
+def shared_memory() -> set[str]:
+    """What is mapped of it, by inode."""
+    text = pathlib.Path("/proc/self/maps").read_text()
+    rows = [line.split(maxsplit=5) for line in text.splitlines()]
+    return {row[4] for row in rows if "memfd:" in row[-1]}
+
+
+def test_a_group_that_is_given_up_while_nccl_works_is_closed_when_that_is_done() -> None:
+    def body(rank: int, world: int) -> None:
+        before = shared_memory()
+        tensor = to_device(torch.ones(1000))
+        dist.all_reduce(tensor)
+        tensor.cpu()
+        opened = shared_memory() - before
+        assert opened
+        late(tensor, 1.0, 500_000)
+        dist.all_reduce(tensor, async_op=True)  # begun when the group is given up, not done
+        dist.destroy_process_group()
+        end = time.monotonic() + 20
+        while opened & shared_memory() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not opened & shared_memory()
+
+    run(body, 2, nccl=True)
 
 
 def test_two_ranks_on_one_device_do_without_nccl() -> None:
