@@ -34,7 +34,7 @@ class Entry:
         promised: bytes of the host that the process may take for it.
         loaded: bytes of the host that were loaded; 0 while it is still being read.
         base: anonymous bytes of the process before its first entry.
-        devices: bytes by device, promised beyond what is loaded there.
+        devices: bytes by GPU (memory.physical), promised beyond what is loaded there.
     """
 
     pid: int
@@ -110,9 +110,7 @@ class Claim:
         if limit is None and self.gpu_memory_limit is None and sum(needed.values()) < SMALL_BYTES:
             return
         devices = {
-            name: max(count, self.gpu_memory_limit or 0)
-            for name, count in needed.items()
-            if name.startswith("cuda")
+            gpu: max(count, self.gpu_memory_limit or 0) for gpu, count in _gpus(needed).items()
         }
         book.add(self.name, max(host, limit or 0), devices)
         self.entered = True
@@ -121,6 +119,7 @@ class Claim:
         """After the load: what was not promised beyond it is in the kernel's figures now."""
         if not self.entered:
             return
+        loaded = _gpus(needed)
         with opened() as book:
             for entry in book.entries if book is not None else ():
                 if book is None or entry.pid != os.getpid() or entry.name != self.name:
@@ -129,11 +128,18 @@ class Claim:
                 entry.loaded = needed.get("cpu", 0)
                 entry.promised = entry.promised if self.memory_limit is not None else 0
                 entry.devices = {
-                    name: max(0, (self.gpu_memory_limit or 0) - needed.get(name, 0))
-                    for name in entry.devices
+                    gpu: max(0, (self.gpu_memory_limit or 0) - loaded.get(gpu, 0))
+                    for gpu in entry.devices
                 }
             if book is not None and failed:
                 book.drop(self.name)
+
+
+def _gpus(needed: dict[str, int]) -> dict[str, int]:
+    """Those of them: under CUDA_VISIBLE_DEVICES the first is another one for each process."""
+    from solo._load.memory import physical
+
+    return {physical(name): count for name, count in needed.items() if name.startswith("cuda")}
 
 
 def release(name: str | None = None) -> None:
@@ -213,6 +219,7 @@ def _read(number: int) -> list[Entry]:
         rows = json.loads(os.pread(number, FILE_BYTES_MAX, 0) or b"[]")
     except (ValueError, RecursionError):  # half written by a process that was killed: begin anew
         return []
+    rows = rows if isinstance(rows, list) else []
     entries = [_entry(row) for row in rows if isinstance(row, dict)]
     return [e for e in entries if e is not None and start_of(e.pid) == e.started]
 
@@ -234,7 +241,7 @@ def _entry(row: dict[str, Any]) -> Entry | None:
 def start_of(pid: int) -> int:
     """When the process began, in the kernel's ticks; -1 if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:  # a name may be any bytes
             text = file.read()
     except OSError:
         return -1

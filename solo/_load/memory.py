@@ -135,7 +135,15 @@ def _taken(book: Book | None, device: torch.device) -> int:
     """Bytes there that other loads of this host have promised themselves and not taken yet."""
     if book is None:
         return 0
-    return book.outstanding() if device.type == "cpu" else book.outstanding_on(str(device))
+    return book.outstanding() if device.type == "cpu" else book.outstanding_on(physical(device))
+
+
+def physical(device: torch.device | str) -> str:
+    """What tells one GPU of a host from another, whatever number a process has for it."""
+    device = torch.device(device)
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return str(device)
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def report(needed: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from solo import _C
-from solo._load import collection, read
+from solo._load import collection, memory, read
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.place import Placement
 from solo._load.single import Request, build, content, named, prepare, select
@@ -166,7 +166,7 @@ def _physical(device: torch.device | str) -> str:
     """What tells one GPU of a host from another, whatever number a process has for it."""
     if not isinstance(device, torch.device) or device.type != "cuda":
         return ""
-    return str(torch.cuda.get_device_properties(device).uuid)
+    return memory.physical(device)
 
 
 def shared_devices(everyone: list[dict[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_large_load_without_a_limit_promises_nothing_beyond_itself(
 
 
 @pytest.mark.parametrize(
-    "content", [b"no json", b"[1, {}]", b'[{"pid": "1"}]', b"[" * 5000, b'{"a": 1}']
+    "content", [b"no json", b"[1, {}]", b'[{"pid": "1"}]', b"[" * 5000, b'{"a": 1}', b"5"]
 )
 def test_a_damaged_ledger_is_begun_anew(
     path: pathlib.Path, book: pathlib.Path, content: bytes
@@ -176,6 +177,20 @@ def test_a_gpu_promise_counts_for_others_alone_until_it_is_loaded() -> None:
     with ledger.opened() as book:
         assert book is not None and book.outstanding_on("cuda:0") == 6 * MIB
         assert book.outstanding_on("cuda:1") == 0
+
+
+def test_the_first_gpu_of_two_processes_may_be_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is where each rank has a CUDA_VISIBLE_DEVICES of its own."""
+    seen = types.SimpleNamespace(uuid="GPU-a")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: seen)
+    first = torch.device("cuda:0")
+    with ledger.opened() as book:
+        assert book is not None
+        ledger.Claim("x", None, 10 * MIB).enter(book, {"cuda:0": 4 * MIB})
+        assert memory._taken(book, first) == 10 * MIB
+        seen.uuid = "GPU-b"
+        assert memory._taken(book, first) == 0
 
 
 def test_what_was_loaded_is_reported_by_device(
