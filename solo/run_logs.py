@@ -53,7 +53,10 @@ class Copy:
                     last = self.finished.wait(POLL_S) or self.replaced(file)
 
     def replaced(self, file: BinaryIO) -> bool:
-        return self.path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        try:
+            return self.path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        except FileNotFoundError:  # the one is away, the other not there yet
+            return False
 
     def finish(self) -> None:
         self.finished.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import pathlib
 import signal
@@ -13,6 +14,8 @@ import time
 import psutil
 import pytest
 from solorun_process import environment, free_port, run, start
+
+from solo import run_logs
 
 PRELUDE = """
 import os, signal, sys, time
@@ -280,6 +283,19 @@ def test_a_log_that_grows_too_large_begins_anew_and_the_console_misses_nothing(
     assert done.stdout == "".join(f"line {line}\n" for line in range(1000)) + "the end\n"
     assert job.log("node0/rank0.out.log") == "the end\n"
     assert job.log("node0/rank0.out.log.1").endswith("line 999\n")
+
+
+def test_the_console_survives_the_moment_in_which_a_log_has_no_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rank0.out.log"
+    path.write_text("before\n")
+    shown = io.BytesIO()
+    copy = run_logs.Copy(path, io.TextIOWrapper(shown))
+    path.rename(tmp_path / "rank0.out.log.1")
+    time.sleep(4 * run_logs.POLL_S)
+    path.write_text("after\n")
+    time.sleep(4 * run_logs.POLL_S)
+    copy.finish()
+    assert shown.getvalue() == b"before\nafter\n"
 
 
 def test_tee_shows_every_rank_with_node_and_rank(tmp_path: pathlib.Path) -> None:
