@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import IO, Any
@@ -88,6 +89,7 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         )
     except OSError as error:
         raise fail("io", f"cannot write there: {error}", path=target) from None
+    before = sys.exc_info()[1]  # the caller may be handling an error of its own
     try:
         with os.fdopen(number, "wb") as stream:
             write(stream)
@@ -97,7 +99,7 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.replace(temporary, target)
     except BaseException as error:
         os.unlink(temporary)
-        cause = _system_error(error)
+        cause = _system_error(error, before)
         if cause is not None:
             raise fail(
                 "io", f"writing failed: {cause}; what was there before is unchanged", path=target
@@ -110,12 +112,14 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.close(number)
 
 
-def _system_error(error: BaseException) -> OSError | None:
+def _system_error(error: BaseException, before: BaseException | None) -> OSError | None:
     """What the system said first: torch.save fails once more while it closes a cut archive."""
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, OSError):
+    while isinstance(seen, Exception) and seen is not before:
+        if isinstance(seen, OSError):
+            return seen
         seen = seen.__cause__ or seen.__context__
-    return seen
+    return None
 
 
 def _umask() -> int:

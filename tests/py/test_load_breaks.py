@@ -249,6 +249,21 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: pathlib.Path, fo
         assert_same(solo.load(path), OLD)
 
 
+@pytest.mark.parametrize("kind", [TypeError, KeyboardInterrupt])
+def test_what_the_caller_was_handling_is_not_the_cause_of_what_stops_a_save(
+    tmp_path: pathlib.Path, kind: type[BaseException]
+) -> None:
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise kind("stubborn")
+
+    with pytest.raises(kind, match="stubborn"):
+        try:
+            raise OSError("the first attempt")
+        except OSError:
+            solo.save({"x": Stubborn()}, tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize("format", ["pt", "safetensors"])
 def test_a_file_size_limit_is_an_error_like_a_full_disk(
     tmp_path: pathlib.Path, format: str
