@@ -65,7 +65,10 @@ def _state(path: str) -> State:
         return (name, status.st_size, status.st_mtime_ns, status.st_ino)
 
     if not os.path.isdir(path):
-        return (row("", os.stat(path)),)
+        try:
+            return (row("", os.stat(path)),)
+        except FileNotFoundError:  # its writer took it away
+            return (("", 0, 0, 0),)
     rows = []
     with os.scandir(path) as entries:
         for entry in entries:

@@ -113,3 +113,17 @@ def test_bytes_and_open_files_are_just_loaded(tmp_path: pathlib.Path) -> None:
     assert set(solo.load(bytearray(data), wait_stable=1)) == set(DATA)
     with write(tmp_path, "x.pt", data).open("rb") as stream:
         assert set(solo.load(stream, wait_stable=1)) == set(DATA)
+
+
+def test_a_file_that_its_writer_takes_away_is_told_as_missing(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"half")
+
+    def away(_: float) -> None:
+        path.unlink(missing_ok=True)
+
+    monkeypatch.setattr(stable.time, "sleep", away)
+    with pytest.raises(CheckpointError) as caught:
+        solo.load(path, wait_stable=30)
+    assert caught.value.reason == "not_found"
