@@ -18,6 +18,7 @@ from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.objects import Builder
 from solo._load.table import Options, Table, dtypes, open_table
 
+PAIRS_EACH = 256  # neighbours of a chunk, on average, that are compared with it
 MODULE = "torch.distributed.checkpoint.metadata"
 CLASSES = (
     *(
@@ -182,17 +183,26 @@ def _uncovered(item: Item) -> list[Problem]:
 
 
 def _overlap(chunks: list[Chunk]) -> bool:
-    """Sorted along the axis that has most of them; only neighbours on it can meet."""
+    """Sorted along the axis that has most of them; only neighbours on it can meet.
+
+    Raises:
+        ValueError: too many are neighbours, as no mesh of ranks has them: it would take too long.
+    """
     chunks = [chunk for chunk in chunks if math.prod(chunk.sizes)]
     axes = range(len(chunks[0].sizes)) if len(chunks) > 1 else ()
     if not axes:
         return len(chunks) > 1
     axis = max(axes, key=lambda a: len({chunk.offsets[a] for chunk in chunks}))
     chunks.sort(key=lambda chunk: chunk.offsets[axis])
+    left = PAIRS_EACH * len(chunks)
     for at, one in enumerate(chunks):
-        for other in chunks[at + 1 :]:
+        for number in range(at + 1, len(chunks)):
+            other = chunks[number]
             if other.offsets[axis] >= one.offsets[axis] + one.sizes[axis]:
                 break
+            left -= 1
+            if left < 0:
+                raise ValueError(f"{len(chunks)} chunks of one tensor lie criss-cross")
             if all(
                 o < p + q and p < o + s
                 for o, s, p, q in zip(

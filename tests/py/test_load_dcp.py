@@ -18,6 +18,8 @@ from load_files import assert_same, save_dcp
 
 import solo
 from solo import CheckpointError
+from solo._load import dcp_metadata
+from solo._load.dcp_metadata import Chunk
 
 
 def test_a_dcp_directory_comes_back_as_it_was_saved(tmp_path: pathlib.Path) -> None:
@@ -373,3 +375,15 @@ def test_metadata_that_lies_is_refused(tmp_path: pathlib.Path) -> None:
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         save_dcp({"w": torch.ones(4)}, folder)
         assert refused(rewritten(folder, change)).reason in (reason, "truncated"), reason
+
+
+def test_chunks_that_lie_criss_cross_are_refused_before_all_are_compared() -> None:
+    """Rows beside columns: most have most others for neighbours, whichever axis one looks along."""
+    many = 2000
+    rows = [Chunk((at, 0), (1, many), "x", 0, 0) for at in range(many)]
+    columns = [Chunk((0, many + at), (many, 1), "x", 0, 0) for at in range(many)]
+    with pytest.raises(ValueError, match="criss-cross"):
+        dcp_metadata._overlap(rows + columns)
+    mesh = [Chunk((at // 32, at % 32), (1, 1), "x", 0, 0) for at in range(1024)]
+    assert not dcp_metadata._overlap(mesh)
+    assert dcp_metadata._overlap([*mesh, mesh[7]])
