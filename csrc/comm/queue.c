@@ -99,8 +99,8 @@ static int execute_steps(struct solo_group *group, const struct job *job)
     const struct solo_op *ops;
     uint32_t count = 0;
     int rc;
-    while ((rc = job->steps(job->context, &ops, &count)) == 0 && count > 0) {
-        TRY(check_all(group, ops, count));
+    while ((rc = job->steps(job->context, &ops, &count)) == 0 && count > 0 &&
+           (rc = check_all(group, ops, count)) == 0) {
         TRY(execute_all(group, ops, count, job->deadline_us));
     }
     if (rc < 0) {
