@@ -246,9 +246,7 @@ def test_another_setting_than_the_jobs_is_told_before_python_starts(
 ) -> None:
     words = words_for(url, tmp_path, 1, "--job_id=j", f"--{flag}={node}")
     with master(url, "--job_id=j", f"--{flag}={job}"):
-        begun = time.monotonic()
         message = failure(run(*words, script, "0"), 23, 78)
-        assert time.monotonic() - begun < 30  # a hang would be the whole --timeout
     said = node if flag != "outer" else "avg"
     assert f"--{flag} is {said} on node 1 (" in message
     assert f"and {job}" in message and "on node 0 (" in message
