@@ -147,13 +147,21 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def build(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:
-    """The simulator with this bug in it."""
+def sources(mutant: Mutant) -> dict[str, str]:
+    """The files with this bug in them."""
+    out = {}
     for file, right, wrong in ((mutant.file, mutant.right, mutant.wrong), *mutant.also):
         text = (ROOT / "csrc" / "protocol" / file).read_text()
         if text.count(right) != 1:
             raise ValueError(f"{mutant.name}: {file} has its line {text.count(right)} times")
-        (folder / file).write_text(text.replace(right, wrong))
+        out[file] = text.replace(right, wrong)
+    return out
+
+
+def build(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:
+    """The simulator with this bug in it."""
+    for file, text in sources(mutant).items():
+        (folder / file).write_text(text)
     program = folder / "sim"
     objects = sorted((BUILD / "tests" / "sim").glob("*.o"))
     command: list[str | pathlib.Path] = ["gcc", *FLAGS, *folder.glob("*.c"), *objects]
