@@ -250,7 +250,21 @@ def run_ddp(report: Report) -> None:
             team.close()
 
 
-PARTS = ("host", "ddp", "links", "latency", "mixed")
+def run_start(report: Report) -> None:
+    """How long 32 ranks of this host take to become a group."""
+    seen: dict[str, list[float]] = {"solo": [], "gloo": []}
+    for i in range(3):
+        for j, backend in enumerate(seen):
+            port = 29650 + 2 * i + j
+            command = [sys.executable, str(SCRIPT.parent / "start_ranks.py"), backend, "32"]
+            done = subprocess.run([*command, str(port)], capture_output=True, text=True, check=True)
+            seen[backend].append(float(done.stdout))
+    solo, gloo = median(seen["solo"]), median(seen["gloo"])
+    report.add(Row("start of 32 ranks", solo * 1e3, "ms", solo / gloo, "the time of gloo", "<= 2",
+                   f"gloo: {gloo * 1e3:.4g} ms"))  # fmt: skip
+
+
+PARTS = ("host", "ddp", "start", "links", "latency", "mixed")
 
 
 def main() -> int:
@@ -264,6 +278,8 @@ def main() -> int:
             run(report, world, options.quick)
     if "ddp" in options.part:
         run_ddp(report)
+    if "start" in options.part:
+        run_start(report)
     why = netlab.why_not()
     if why and set(options.part) & {"links", "latency", "mixed"}:
         report.say(f"no links are measured: {why}")

@@ -205,6 +205,7 @@ static struct link_config config_of(struct end *end)
                                 .calls = &link_calls,
                                 .context = end,
                                 .streams = end->lane == NET_MAIL ? 1 : 0, /* mail keeps order */
+                                .streams_max = net_streams_max(net->world),
                                 .shm = false, /* ranks of one host have a board */
                                 .hello_us = HELLO_US,
                                 .patient = true};

@@ -31,6 +31,15 @@ struct net_calls {
     void (*sent)(void *context, uint32_t to, uint64_t tag);
 };
 
+#define NET_SOCKETS_MAX 1024u /* of one group's collectives; one to each rank is always allowed */
+
+/* How many streams a collective link may have: a long path to few ranks gets many. */
+static inline uint32_t net_streams_max(uint32_t world)
+{
+    uint32_t each = NET_SOCKETS_MAX / (world > 1 ? world - 1 : 1);
+    return each < 1 ? 1 : each > LINK_STREAMS_MAX ? LINK_STREAMS_MAX : each;
+}
+
 struct net_config {
     uint32_t rank, world;
     const struct card *cards; /* [world]; borrowed during net_open */

@@ -63,7 +63,7 @@ struct span {
     const void **sources;
     uint8_t *scratch;
     uint32_t beads_held, rows_held; /* depth; depth * stages */
-    _Atomic uint64_t scratch_held; /* read by whoever asks for figures */
+    _Atomic uint64_t scratch_held;  /* read by whoever asks for figures */
 };
 
 #define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */

@@ -38,10 +38,11 @@ struct link_config {
     enum hello_role role;
     const struct link_calls *calls;
     void *context;
-    uint32_t streams;  /* TCP connections; 0: as many as bandwidth and round trip want */
-    bool shm;          /* shared memory when the peer is on this host */
-    uint64_t hello_us; /* 0: CONN_HELLO_US */
-    bool patient;      /* as in conn_config; also no deadline for streams that still deliver */
+    uint32_t streams;     /* TCP connections; 0: as many as bandwidth and round trip want */
+    uint32_t streams_max; /* then so many at most; 0: LINK_STREAMS_MAX */
+    bool shm;             /* shared memory when the peer is on this host */
+    uint64_t hello_us;    /* 0: CONN_HELLO_US */
+    bool patient;         /* as in conn_config; also no deadline for streams that still deliver */
     /* Dialing side: sent first on each stream, so that the other side's door knows whose it is
      * (FRAME_LINK). Copied. */
     const struct frame *greeting;
