@@ -130,7 +130,8 @@ static void end(struct solo *solo, int rc, const char *text)
 
 void engine_over(struct solo *solo, int rc)
 {
-    log_line(rc < 0 && rc != SOLO_EOVER ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s", solo->member.text);
+    log_line(rc < 0 && rc != SOLO_EOVER ? SOLO_LOG_WARN : SOLO_LOG_DEBUG, "solo: over: %s",
+             solo->member.text);
     end(solo, rc, solo->member.text);
 }
 
