@@ -43,10 +43,15 @@ bool job_lends(const struct job *job)
 int job_take_delta(struct job *job, uint32_t slot, uint32_t chunk, const void *bytes)
 {
     TRY(check_values(job, chunk, bytes));
-    bool kept = bytes == job_inbox_at(job, slot, chunk);
+    uint8_t *waits = job_inbox_at(job, slot, chunk);
+    bool lent = bytes != waits;
+    if (lent && plan_chunk(&job->round.plan, chunk).section == SOLO_MAX) {
+        memcpy(waits, bytes, job_chunk_bytes(job, chunk)); /* a link has floats at multiples of 4 */
+        lent = false;
+    }
     job->lent.slot = slot;
     job->lent.chunk = chunk;
-    job->lent.at = kept ? NULL : bytes;
+    job->lent.at = lent ? bytes : NULL;
     return 0;
 }
 
