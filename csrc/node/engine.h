@@ -79,7 +79,7 @@ enum work_kind {
     WORK_APPLY,
     WORK_ADOPT,
     WORK_GIVE, /* the anchor into the script's values; then what waits for them is told */
-    WORK_OWN, /* a chunk of ours that needs no encoding: news */
+    WORK_OWN,  /* a chunk of ours that needs no encoding: news */
     WORK_MASTER_DOWN,
     WORK_LINK_DOWN,
 };
@@ -130,7 +130,7 @@ struct solo {
     uint64_t fetch_version;   /* being fetched; 0 and none: see fetching */
     bool fetching, applying, adopting, values_given; /* ...ing: the work has begun */
     bool giving;                                     /* the work waits, or has begun */
-    struct msg_held own; /* what a state_dir gave, or version 0 */
+    struct msg_held own;                             /* what a state_dir gave, or version 0 */
     uint64_t sent_bytes, received_bytes;
     struct saver saver;
     bool has_saver;
