@@ -205,15 +205,15 @@ static int room_of(struct peer_link *peer, uint32_t size, size_t spare, void **r
     return rc == SOLO_EAGAIN ? rc : 0;
 }
 
-/* false: the link has no room now. It leaves as much as chunks of the mean want, for which nothing
- * can wait. */
+/* false: the link has no room now. Half of it is for chunks of the mean, for which nothing can wait:
+ * there are as many of these as the other side may have sent deltas. */
 static bool do_encode(struct solo *solo, const struct work *work)
 {
     struct peer_link *peer = link_of(solo, plan_owner(&solo->job.round.plan, work->chunk));
     uint32_t generation = peer ? peer->generation : 0;
     void *room;
     uint32_t size = job_chunk_bytes(&solo->job, work->chunk);
-    if (room_of(peer, size, 2 * (size_t)size, &room) == SOLO_EAGAIN) {
+    if (room_of(peer, size, LINK_HALF_BYTES, &room) == SOLO_EAGAIN) {
         return false;
     }
     feed_done(solo, MEMBER_ENCODED, work, job_encode(&solo->job, work->chunk, room));

@@ -14,9 +14,10 @@
 #include "os/conn.h"
 
 #define LINK_STREAMS_MAX  64u
-#define LINK_SENDS_MAX    4096u    /* frames that wait in a link */
-#define LINK_GREETING_MAX 256u     /* payload of the greeting */
-#define LINK_DRAIN_US     2000000u /* streams of a link that closes end within this time */
+#define LINK_SENDS_MAX    4096u      /* frames that wait in a link */
+#define LINK_GREETING_MAX 256u       /* payload of the greeting */
+#define LINK_HALF_BYTES   (2u << 20) /* of what a link in shared memory holds in one direction */
+#define LINK_DRAIN_US     2000000u   /* streams of a link that closes end within this time */
 
 struct link;
 

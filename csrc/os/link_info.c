@@ -39,10 +39,12 @@ bool link_arrives(const struct link *link, const struct frame *frame)
     return false;
 }
 
+_Static_assert(LINK_HALF_BYTES == RING_BYTES / 2, "what link.h says");
+
 /* A payload has to be there whole: half of the ring, so that what follows it is on its way. */
 bool link_in_place(const struct link *link, size_t size)
 {
-    return link_is_shm(link) && size <= RING_BYTES / 2;
+    return link_is_shm(link) && size <= LINK_HALF_BYTES;
 }
 
 uint32_t link_rtt_us(const struct link *link)

@@ -16,8 +16,8 @@
 
 #include "os/shm.h"
 
-/* A multiple of every page size. The part that is in use stays in the processor's caches. */
-#define RING_BYTES (2u << 20)
+/* A multiple of every page size; room for what two nodes have under way in a merge. */
+#define RING_BYTES (4u << 20)
 
 struct ring_shared {                            /* a line for each writer of a word */
     _Alignas(64) _Atomic uint64_t head;         /* bytes ever written */
