@@ -32,14 +32,18 @@ def model_of(mib: float) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(count)))
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rule", choices=["localsgd", "diloco"], default="diloco")
     parser.add_argument("--mib", type=float, default=1.1)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--syncs", type=int, default=10)
     parser.add_argument("--step_ms", type=float, default=1)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = options()
     torch.set_num_threads(1)
     replica = os.environ["REPLICA"]
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
