@@ -102,6 +102,7 @@ static void reduce_integers(struct job *job, uint32_t index, const struct job_ti
 {
     const struct vec *vec = cpu_vec();
     int64_t *out = (int64_t *)(void *)bytes;
+    MUST(out != NULL);
     bool any = false;
     for (uint32_t slot = 0; slot < job->round.plan.members; slot++) {
         const int64_t *in = source_at(job, slot, index, tile);
