@@ -186,6 +186,24 @@ def report_failure(rank: int, failure: ProcessFailure, others: int) -> int:
     return STATUS_OF.get(kind, exit_code(failure.exitcode))
 
 
+def report_missing(lost: Exception, nnodes: int, where: str, timeout_s: float) -> int:
+    """The nodes of a fixed world did not all come, or its rendezvous was lost later."""
+    from solo import run_logs
+
+    node = os.environ.get("SOLO_NODE_RANK", "0")
+    if run_logs.STARTED.is_set():
+        error(22, f"node {node}: the rendezvous of the {nnodes} nodes was lost: {lost}")
+        return TEMPFAIL
+    error(
+        22,
+        f"node {node}: not all of {nnodes} nodes came to {where} within {timeout_s:.0f} s",
+        why="\n       ".join(str(lost).splitlines()),
+        fix="start the missing nodes with the same --nnodes and --master_url, each with its "
+        "own --node_rank; or raise --timeout",
+    )
+    return TEMPFAIL
+
+
 def quiet() -> None:
     """torchrun's own lines on a failure say less than ours; --verbose brings them back."""
     if os.environ.get("SOLO_VERBOSE"):
@@ -233,17 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
         error(81, "stopped by SIGINT")
         return 128 + signal.SIGINT
     except (RendezvousError, dist.DistError) as lost:
-        if run_logs.STARTED.is_set():
-            error(22, f"node {node}: the rendezvous of the {nnodes} nodes was lost: {lost}")
-            return TEMPFAIL
-        error(
-            22,
-            f"node {node}: not all of {nnodes} nodes came to {where} within {timeout_s:.0f} s",
-            why="\n       ".join(str(lost).splitlines()),
-            fix="start the missing nodes with the same --nnodes and --master_url, each with its "
-            "own --node_rank; or raise --timeout",
-        )
-        return TEMPFAIL
+        return report_missing(lost, nnodes, where, timeout_s)
     except (ValueError, AssertionError) as wrong:
         if run_logs.STARTED.is_set():  # torchrun could not read what a failed rank left for it
             run_logs.drain()

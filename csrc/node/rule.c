@@ -121,7 +121,7 @@ void rule_text(const struct rule *rule, char *text, size_t size)
 
 int solo_outer_text(const char *text, char *out, size_t size)
 {
-    struct rule rule;
+    struct rule rule = {0};
     TRY(rule_parse(text, &rule));
     rule_text(&rule, out, size);
     return 0;
