@@ -3,11 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "machine.h"
 #include "text.h"
 
 int folder_make(const char *path)
@@ -44,14 +44,15 @@ const char *folder_obstacle(const char *path)
     return access(at, W_OK | X_OK) < 0 ? text_format("%s: %s", at, strerror(errno)) : NULL;
 }
 
-static const char *write_and_rename(const char *name, const char *renamed)
+/* A file with a new name: in containers all processes may have the same pid. */
+static const char *write_and_rename(char *name)
 {
     static const char content[] = "solo tries whether this directory can be written\n";
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = mkostemp(name, O_CLOEXEC);
     if (fd < 0) {
         return text_format("a file cannot be created there: %s", strerror(errno));
     }
-    const char *failed = NULL;
+    const char *failed = NULL, *renamed = text_format("%s.renamed", name);
     if (write(fd, content, sizeof content - 1) != (ssize_t)sizeof content - 1) {
         failed = "a file cannot be written there";
     } else if (fsync(fd) < 0) {
@@ -61,6 +62,7 @@ static const char *write_and_rename(const char *name, const char *renamed)
     }
     const char *why = failed ? text_format("%s: %s", failed, strerror(errno)) : NULL;
     close(fd);
+    unlink(failed ? name : renamed);
     return why;
 }
 
@@ -74,10 +76,5 @@ const char *folder_probe(const char *path)
     if (stat(path, &status) < 0 || !S_ISDIR(status.st_mode)) {
         return "it is not a directory";
     }
-    char *name = text_format("%s/.solo-probe.%s.%d", path, machine_name(), (int)getpid());
-    char *renamed = text_format("%s.renamed", name);
-    const char *why = write_and_rename(name, renamed);
-    unlink(name);
-    unlink(renamed);
-    return why;
+    return write_and_rename(text_format("%s/.solo-probe.XXXXXX", path));
 }

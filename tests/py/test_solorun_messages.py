@@ -7,11 +7,20 @@ import os
 import pathlib
 import re
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
-from solorun_process import command_of, failure, free_port, listening, run
+from solorun_process import (
+    SOLORUN,
+    command_of,
+    environment,
+    failure,
+    free_port,
+    listening,
+    run,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = str(pathlib.Path(__file__))
@@ -284,6 +293,27 @@ def test_a_directory_that_was_tried_holds_no_trace(tmp_path: pathlib.Path) -> No
     words = ("--solo", "--node_rank=1", f"--master_url=tcp://127.0.0.1:{free_port()}")
     failure(run(*words, "--timeout=1", f"--state_dir={folder}", SCRIPT), 12, 69)
     assert list(folder.iterdir()) == []
+
+
+def test_a_link_that_a_stranger_laid_in_a_directory_is_not_followed_when_it_is_tried(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Nor is a file in the way of a node that has this one's name and pid, as in containers."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    words = f"--solo --node_rank=1 --master_url=tcp://127.0.0.1:{free_port()} --timeout=1"
+    laid = "for end in $$ $(uname -n).$$; do ln -s ../victim .solo-probe.$end; done"
+    done = subprocess.run(
+        ["sh", "-c", f"{laid}; exec {SOLORUN} {words} --state_dir=. {SCRIPT}"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    failure(done, 12, 69)
+    assert victim.read_text() == "precious"
 
 
 # ---- Python and torch ---------------------------------------------------------------------------
