@@ -51,6 +51,9 @@ __all__ = [
 ]
 
 
+LIMITS = {"metadata_max": 1 << 63, "tensors_max": 1 << 31, "depth_max": 201}
+
+
 def load(
     path: Where,
     map_location: MapLocation = None,
@@ -136,6 +139,7 @@ def load(
         raise CheckpointError(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
+    _check(direct, share, dtype, limits)
     extra: Mapping[str, Any] = objects.allowed_names(safe_globals)
     if not weights_only:
         extra = objects.anything(path)
@@ -218,6 +222,7 @@ def load_into(
     Raises:
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
+    _check(direct, "auto", dtype, None)
     extra = objects.allowed_names(safe_globals)
     name = _name_of(path)
 
@@ -246,6 +251,26 @@ def load_into(
     if wait_stable > 0 and group is None:
         return when_stable(path, wait_stable, attempt)
     return attempt()
+
+
+def _check(direct: str, share: str, dtype: Any, limits: dict[str, int] | None) -> None:
+    """Arguments, before anything is opened."""
+    problems = []
+    for name, value, known in (
+        ("direct", direct, ("auto", "never", "always")),
+        ("share", share, ("auto", "read", "broadcast")),
+    ):
+        if value not in known:
+            problems.append(Problem("argument", f"{name} is {value!r}, not one of {known}"))
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        problems.append(Problem("argument", f"dtype is {dtype!r}, not a torch.dtype"))
+    for name, value in (limits or {}).items():
+        if name not in LIMITS or type(value) is not int or not 0 <= value < LIMITS[name]:
+            most = LIMITS.get(name)
+            text = f"0 to {most - 1}" if most else f"one of {', '.join(LIMITS)}"
+            problems.append(Problem("argument", f"limits has {name!r}: {value!r}, not {text}"))
+    if problems:
+        raise CheckpointError(problems)
 
 
 def _name_of(path: Any) -> str:

@@ -59,6 +59,10 @@ int index_pickle(struct solo_ckpt *ckpt)
     ckpt->has_pickle = true;
     TRY(pickle_run(&ckpt->pickle));
     ckpt->info.protocol = ckpt->pickle.protocol;
+    if (ckpt->pickle.at != ckpt->pickle.size && !ckpt->options.allow_trailing) {
+        FAULT(&ckpt->faults, SOLO_CKPT_DAMAGED, ckpt->pickle.at,
+              "bytes follow the end of the pickle");
+    }
     if (ckpt->pickle.storages.count) {
         FAULT(&ckpt->faults, SOLO_CKPT_MISSING, 0,
               "the pickle refers to storages it does not hold");

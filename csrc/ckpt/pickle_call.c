@@ -39,6 +39,7 @@ static const struct {
     {"torch.per_channel_affine_float_qparams", GLOBAL_PLAIN},
     {"_codecs.encode", GLOBAL_PLAIN},
     {"builtins.bytearray", GLOBAL_PLAIN},
+    {"builtins.bytes", GLOBAL_PLAIN}, /* empty ones, by protocol 2 */
     {"builtins.set", GLOBAL_PLAIN},
     {"builtins.complex", GLOBAL_PLAIN},
 };

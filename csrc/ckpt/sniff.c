@@ -85,6 +85,17 @@ static bool is_onnx(struct head head)
            head.bytes[3] < 64 && (head.bytes[4] | 0x20) >= 'a' && (head.bytes[4] | 0x20) <= 'z';
 }
 
+/* The magic number, pickled by any protocol; from 4 on a frame is round it. */
+static bool is_legacy(struct head head)
+{
+    static const char magic[] = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+    if (head.size < 2 || head.bytes[0] != 0x80 || head.bytes[1] < 2 || head.bytes[1] > 5) {
+        return false;
+    }
+    size_t at = head.size > 11 && head.bytes[2] == 0x95 ? 11 : 2;
+    return begins((struct head){head.bytes + at, head.size - at}, magic, sizeof magic - 1);
+}
+
 static bool all_zero(struct head head)
 {
     for (size_t i = 0; i < head.size; i++) {
@@ -102,7 +113,6 @@ static const struct {
     size_t size;
     enum solo_ckpt_kind kind;
 } magics[] = {
-    {MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), SOLO_CKPT_LEGACY},
     {MAGIC("GGUF"), SOLO_CKPT_GGUF},
     {MAGIC("version https://git-lfs"), SOLO_CKPT_LFS_POINTER},
     {MAGIC("\x1f\x8b"), SOLO_CKPT_GZIP},
@@ -131,6 +141,9 @@ enum solo_ckpt_kind solo_ckpt_sniff(const void *bytes, size_t size, uint64_t fil
     }
     if (is_safetensors(head, file_size)) { /* before pickle: a length can look like one */
         return SOLO_CKPT_SAFETENSORS;
+    }
+    if (is_legacy(head)) {
+        return SOLO_CKPT_LEGACY;
     }
     for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
         if (begins(head, magics[i].magic, magics[i].size)) {

@@ -123,14 +123,24 @@ def _read_all(table: Table, request: Request) -> None:
         read.read_storages(table, placed, batch, request.how)
 
 
+def _json(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(Problem("argument", f"{option} is no JSON: {error}")) from None
+    if not isinstance(value, dict):
+        raise CheckpointError(Problem("argument", f"{option} is not an object of JSON"))
+    return value
+
+
 def _plan(args: Any) -> None:
     device_map = args.device_map
     if device_map and device_map.lstrip().startswith("{"):
-        device_map = json.loads(device_map)
+        device_map = _json("--device-map", device_map)
     request = _request(
         map_location=args.map_location,
         device_map=device_map,
-        max_memory=json.loads(args.max_memory) if args.max_memory else None,
+        max_memory=_json("--max-memory", args.max_memory) if args.max_memory else None,
         memory_limit=args.memory,
         gpu_memory_limit=args.gpu_memory,
     )

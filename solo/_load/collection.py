@@ -275,6 +275,8 @@ def _some(names: set[str]) -> str:
 
 
 def _load_shards(shards: Shards, request: Request) -> dict[str, Any]:
+    if not shards.tables:  # an index of nothing
+        return {}
     placed = prepare(shards.tables, request)
     strict, request.strict = request.strict, False  # a shard may hold none of the wanted names
     out: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from solo.errors import SoloError
 
@@ -58,6 +58,10 @@ class CheckpointError(SoloError):
         self.fix = fix
         super().__init__(_message(found, path, fix, total or len(found)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it comes whole from another process."""
+        return (_again, (self.problems, self.path, self.fix, str(self)))
+
     @property
     def offset(self) -> int | None:
         """Byte in the file of the first problem."""
@@ -67,6 +71,12 @@ class CheckpointError(SoloError):
     def record(self) -> str:
         """Record or tensor of the first problem."""
         return self.problems[0].record if self.problems else ""
+
+
+def _again(problems: list[Problem], path: str, fix: str, text: str) -> CheckpointError:
+    error = CheckpointError(problems, path=path, fix=fix)
+    error.args = (text,)
+    return error
 
 
 def _message(problems: list[Problem], path: str, fix: str, total: int) -> str:

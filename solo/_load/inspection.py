@@ -121,7 +121,7 @@ def inspect(
     opened = collection.open_found(found, Request(options, How(), extra))
     tables = opened.tables if isinstance(opened, collection.Shards) else [opened]
     where = opened.path if isinstance(opened, collection.Shards) else opened.source.name
-    out = Inspection(where, tables[0].kind)
+    out = Inspection(where, tables[0].kind if tables else "index")
     for table in tables:
         _add(out, table)
         if table.chunks is not None:

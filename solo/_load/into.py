@@ -93,7 +93,26 @@ def targets(target: Any) -> dict[str, torch.Tensor]:
         items = target
     else:
         raise fail("argument", f"a module or a dict is expected, not {type(target).__name__}")
-    return {name: value for name, value in items.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in items.items() if isinstance(value, torch.Tensor)}
+    problems = [
+        Problem("argument", f"{name!r} {wrong}", record=str(name))
+        for name, value in tensors.items()
+        if (wrong := _unfillable(value))
+    ]
+    if problems:
+        raise CheckpointError(problems, fix="load(path) gives tensors of their own")
+    return tensors
+
+
+def _unfillable(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be written to as it is; "" if it can."""
+    if tensor.layout != torch.strided:
+        return f"has the layout {tensor.layout}"
+    if boxes.is_distributed(tensor):
+        return ""
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        return "is expanded: several of its elements are one in memory"
+    return ""
 
 
 # ---- names ----

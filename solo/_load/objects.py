@@ -71,6 +71,12 @@ def _bytearray(*args: Any) -> bytearray:
     raise ValueError("a bytearray is made from something that is not bytes")
 
 
+def _bytes(*args: Any) -> bytes:
+    if args:
+        raise ValueError("bytes are made from something unusual")
+    return b""
+
+
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
         raise ValueError("text is encoded in an unusual way")
@@ -167,6 +173,7 @@ def _known() -> dict[str, Callable[..., Any]]:
         "collections.OrderedDict": collections.OrderedDict,
         "collections.Counter": _counter,
         "builtins.bytearray": _bytearray,
+        "builtins.bytes": _bytes,
         "builtins.set": _set,
         "builtins.complex": _complex,
         "_codecs.encode": _encode,
@@ -194,6 +201,10 @@ def _values() -> dict[str, Any]:
         "torch.Tensor": torch.Tensor,
         "torch.nn.parameter.Parameter": torch.nn.Parameter,
         "collections.OrderedDict": collections.OrderedDict,
+        # beside a tensor that is made already: they are not called
+        "torch._utils._rebuild_tensor": None,
+        "torch._utils._rebuild_tensor_v2": None,
+        "torch._utils._rebuild_tensor_v3": None,
     }
     for number, name in enumerate(dtype_names()):
         if hasattr(torch, name):
@@ -327,10 +338,16 @@ def allowed_names(safe_globals: SafeGlobals) -> dict[str, Any]:
     """The caller's own classes and functions by name, torch's allow list included."""
     out: dict[str, Any] = {}
     for item in [*torch.serialization.get_safe_globals(), *safe_globals]:
-        if isinstance(item, tuple):
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str):
             value, name = item
-        else:
+        elif hasattr(item, "__module__") and hasattr(item, "__qualname__"):
             value, name = item, f"{item.__module__}.{item.__qualname__}"
+        else:
+            raise fail(
+                "argument",
+                f"safe_globals has {item!r}, which is neither a class, a function nor a pair of "
+                "one and its name",
+            )
         if name.split(".")[0] in ("os", "sys", "posix", "nt", "subprocess", "builtins"):
             raise fail("argument", f"{name} is never safe to call from a file")
         out[name] = value

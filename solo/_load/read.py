@@ -338,6 +338,12 @@ def _restore(table: Table, cells: dict[int, Cell], function: Callable[[Any, str]
             placed = storage
         if isinstance(placed, torch.storage.TypedStorage):
             placed = placed.untyped()  # type: ignore[no-untyped-call]
+        if not isinstance(placed, torch.UntypedStorage):
+            raise fail(
+                "argument",
+                f"the function of map_location gave {type(placed).__name__}, not a storage",
+                path=table.source.name,
+            )
         cells[row] = (placed, -1)
 
 
@@ -371,6 +377,8 @@ def make_tensors(table: Table, cells: dict[int, Cell], wanted: Iterable[int]) ->
                 tensor.resize_(*sizes)  # by far quicker than with a tuple
             elif not sizes:
                 tensor.resize_(())
+            if 1 in sizes and tensor.stride() != strides:  # of an axis of one any stride will do
+                tensor.as_strided_(sizes, strides)
         else:
             held = shared.get(storage)
             if held is None:

@@ -57,7 +57,7 @@ def save(
         CheckpointError: obj does not fit the format, or writing failed; an older file of this
             name is then as it was.
     """
-    target = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    target = _local(path)
     kind = format or (
         "safetensors" if target.endswith((".safetensors", ".safetensors.index.json")) else "pt"
     )
@@ -69,6 +69,21 @@ def save(
         _write(target, kind, obj, metadata)
         return [target]
     return _save_shards(_tensors(obj), target, kind, parse_bytes(shard_size), metadata)
+
+
+def _local(path: Any) -> str:
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise fail("argument", f"a path is expected, not {type(path).__name__}") from None
+    if "://" in text and not text.startswith("file://"):
+        raise fail(
+            "unsupported",
+            "only files of this machine are written",
+            path=text,
+            fix="save it here, and copy it there with fsspec or the store's own tool",
+        )
+    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
 
 
 def _write(target: str, kind: str, obj: Any, metadata: Mapping[str, str] | None) -> None:
@@ -146,9 +161,21 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
         or value.layout != torch.strided
         or value.is_meta
     ]
+    problems += [
+        Problem("argument", f"{name!r} is a name that a file cannot hold", record=repr(name))
+        for name in obj
+        if isinstance(name, str) and (name == "__metadata__" or not _is_text(name))
+    ]
     if problems:
         raise CheckpointError(problems, fix="format='pt' saves any object in one file")
     return dict(obj)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _compacted(obj: Any) -> Any:
@@ -188,6 +215,8 @@ def write_safetensors(
     """Header, then the data, wider dtypes first so that all of it is aligned."""
     tied = _tied(tensors)
     note = {"format": "pt", **(metadata or {})}
+    if not all(isinstance(text, str) for pair in note.items() for text in pair):
+        raise fail("argument", "metadata has something that is no text", fix="str() of it")
     if tied:
         note[TIED] = json.dumps(tied)
     unknown = sorted({str(t.dtype) for t in tensors.values() if t.dtype not in NAMES})

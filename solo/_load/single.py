@@ -54,6 +54,8 @@ def chooser(only: Only) -> Callable[[str], bool] | None:
     if callable(only):
         return only
     patterns = [only] if isinstance(only, str) else list(only)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise fail("argument", f"only={only!r} has something that is no name")
 
     def wanted(name: str) -> bool:
         return any(

@@ -298,7 +298,10 @@ def of_object(stream: IO[bytes]) -> tuple[Source, int]:
     def fetch(at: int, count: int) -> bytes:
         with lock:
             stream.seek(at)
-            return stream.read(count)
+            data = stream.read(count)
+        if isinstance(data, str):
+            raise fail("argument", "it is opened as text", path=name, fix="open(path, 'rb')")
+        return data
 
     def fill(at: int, target: memoryview) -> int:
         with lock:

@@ -304,3 +304,11 @@ def test_the_unsafe_unpickler_is_never_the_environments_choice(
     with pytest.raises(solo.CheckpointError):
         solo.load(path)
     assert not mark.exists()
+
+
+def test_strides_of_axes_of_one_are_kept(tmp_path: pathlib.Path) -> None:
+    """They tell the memory format of a tensor, although they move nothing."""
+    obj = {"t": torch.ones(3, 1).t(), "last": torch.ones(2, 1, 3, 3).to(
+        memory_format=torch.channels_last)}  # fmt: skip
+    loaded = solo.load(write(tmp_path, "x.pt", packed(obj)))
+    assert {n: t.stride() for n, t in loaded.items()} == {n: t.stride() for n, t in obj.items()}

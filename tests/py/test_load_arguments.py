@@ -1,0 +1,142 @@
+"""Arguments that are wrong are told as such, before anything is opened or changed."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import multiprocessing
+import pathlib
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from load_files import packed, write
+
+import solo
+from solo import CheckpointError
+
+DATA = {"w": torch.ones(2, 3), "n": torch.arange(3)}
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return write(tmp_path, "x.pt", packed(DATA))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "x"}, "mode is 'x'"),
+        ({"direct": "x"}, "direct is 'x'"),
+        ({"share": "x"}, "share is 'x'"),
+        ({"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
+        ({"limits": {"x": 1}}, "limits has 'x'"),
+        ({"limits": {"depth_max": -1}}, "'depth_max': -1"),
+        ({"limits": {"depth_max": 10**6}}, "0 to 200"),
+        ({"only": [3]}, "no name"),
+        ({"safe_globals": ["x"]}, "safe_globals has 'x'"),
+        ({"memory_limit": "x"}, "'x' is not a size"),
+        ({"map_location": lambda storage, tag: 5}, "gave int, not a storage"),
+        ({"map_location": ["cpu"]}, "unknown device"),
+        ({"device_map": {"": "gpu1"}}, "unknown device 'gpu1'"),
+        ({"device_map": {"": None}}, "unknown device 'None'"),
+        ({"device_map": "auto", "max_memory": {"cpu": "x"}}, "'x' is not a size"),
+    ],
+)
+def test_an_argument_that_is_wrong_is_named(
+    path: pathlib.Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        solo.load(path, **options)
+    assert caught.value.reason in ("argument", "device") and words in str(caught.value)
+
+
+def test_a_stream_of_text_is_told() -> None:
+    with pytest.raises(CheckpointError, match="opened as text"):
+        solo.load(io.StringIO("x" * 100))
+
+
+def test_targets_that_cannot_be_filled_are_told_before_any_is(path: pathlib.Path) -> None:
+    fine = torch.zeros(3, dtype=torch.int64)
+    for target in (torch.ones(1).expand(2, 3), torch.eye(2, 3).to_sparse()):
+        with pytest.raises(CheckpointError, match=r"'w' (is expanded|has the layout)"):
+            solo.load_into({"n": fine, "w": target}, path)
+    assert not fine.any()
+
+
+@pytest.mark.parametrize(
+    ("obj", "target", "options", "words"),
+    [
+        (DATA, None, {}, "a path is expected"),
+        (DATA, "s3://bucket/x.pt", {}, "only files of this machine"),
+        (DATA, "x", {"format": "x"}, "format is 'x'"),
+        (DATA, "x.safetensors", {"metadata": {"a": 5}}, "no text"),
+        ({"__metadata__": torch.ones(1)}, "x.safetensors", {}, "a name that a file cannot hold"),
+        ({"a\0": torch.ones(1)}, "x.safetensors", {}, "a name that a file cannot hold"),
+        ({"\ud800": torch.ones(1)}, "d", {"shard_size": 5}, "a name that a file cannot hold"),
+        ({"a": 1}, "x.safetensors", {}, "'a' is int"),
+    ],
+)
+def test_what_cannot_be_saved_is_told_and_writes_nothing(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    obj: Any,
+    target: Any,
+    options: dict[str, Any],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        solo.save(obj, target, **options)
+    assert words in str(caught.value)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_an_empty_state_is_saved_in_every_form(tmp_path: pathlib.Path) -> None:
+    solo.save({}, tmp_path / "x.safetensors")
+    solo.save({}, tmp_path / "d", shard_size=10)
+    assert solo.load(tmp_path / "x.safetensors") == solo.load(tmp_path / "d") == {}
+
+
+def test_a_tensor_with_attributes_comes_back_with_them(tmp_path: pathlib.Path) -> None:
+    tensor = torch.ones(2)
+    tensor.note = "mine"  # type: ignore[attr-defined]
+    assert solo.load(write(tmp_path, "x.pt", packed(tensor))).note == "mine"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_legacy_files_of_every_pickle_protocol_are_known(
+    tmp_path: pathlib.Path, protocol: int
+) -> None:
+    options = {"_use_new_zipfile_serialization": False, "pickle_protocol": protocol}
+    path = write(tmp_path, "x.pt", packed({"w": torch.ones(3), "b": b""}, **options))
+    assert solo.inspect(path).kind == "torch legacy"
+    assert torch.equal(solo.load(path)["w"], torch.ones(3)) and solo.load(path)["b"] == b""
+
+
+def test_bytes_behind_a_bare_pickle_are_not_ignored(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(CheckpointError):
+        solo.load(write(tmp_path, "x.pkl", pickle.dumps(3, 2) + b"more"))
+
+
+def fails(path: str) -> None:
+    solo.load(path)
+
+
+def test_an_error_comes_whole_from_another_process(tmp_path: pathlib.Path) -> None:
+    context = multiprocessing.get_context("fork")
+    pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=context)
+    with pool, pytest.raises(CheckpointError) as caught:
+        pool.submit(fails, str(tmp_path / "none.pt")).result(60)
+    assert caught.value.reason == "not_found" and caught.value.fix in str(caught.value)
+    assert "Tried:" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["--device-map={bad", "--max-memory=[1]"])
+def test_json_that_is_none_is_told_on_the_command_line(path: pathlib.Path, option: str) -> None:
+    words = [sys.executable, "-m", "solo.load", "plan", str(path), option]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1 and "JSON" in done.stderr and "Traceback" not in done.stderr
