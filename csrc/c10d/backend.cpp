@@ -311,12 +311,10 @@ std::unordered_map<std::string, uint64_t> SoloBackend::getMemoryStats()
 {
     solo_group_figures stats{};
     solo_group_stats(group(), &stats);
-    return {{"shared_bytes", stats.shared_bytes},
-            {"staging_bytes", stats.staging_bytes},
-            {"local_ranks", stats.local_ranks},
-            {"hosts", stats.hosts},
-            {"connections", stats.connections},
-            {"nccl_calls", device_side_ ? device_side_->nccl_calls() : 0}};
+    const auto side = device_side_now();
+    return {{"shared_bytes", stats.shared_bytes}, {"staging_bytes", stats.staging_bytes},
+            {"local_ranks", stats.local_ranks},   {"hosts", stats.hosts},
+            {"connections", stats.connections},   {"nccl_calls", side ? side->nccl_calls() : 0}};
 }
 
 } // namespace solo_c10d
