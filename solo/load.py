@@ -264,11 +264,11 @@ def _check(direct: str, share: str, dtype: Any, limits: dict[str, int] | None) -
             problems.append(Problem("argument", f"{name} is {value!r}, not one of {known}"))
     if dtype is not None and not isinstance(dtype, torch.dtype):
         problems.append(Problem("argument", f"dtype is {dtype!r}, not a torch.dtype"))
-    for name, value in (limits or {}).items():
-        if name not in LIMITS or type(value) is not int or not 0 <= value < LIMITS[name]:
+    for name, limit in (limits or {}).items():
+        if name not in LIMITS or type(limit) is not int or not 0 <= limit < LIMITS[name]:
             most = LIMITS.get(name)
             text = f"0 to {most - 1}" if most else f"one of {', '.join(LIMITS)}"
-            problems.append(Problem("argument", f"limits has {name!r}: {value!r}, not {text}"))
+            problems.append(Problem("argument", f"limits has {name!r}: {limit!r}, not {text}"))
     if problems:
         raise CheckpointError(problems)
 
