@@ -172,7 +172,7 @@ static void join_storage(struct solo_ckpt *ckpt, struct solo_ckpt_storage *stora
     char name[128];
     const struct solo_ckpt_record *record = NULL;
     if (storage->key_bytes < sizeof name - folder_bytes) {
-        memcpy(name, folder, folder_bytes);
+        memcpy(name, folder, folder_bytes + 1);
         memcpy(name + folder_bytes, storage->key, storage->key_bytes);
         record = zip_find(&ckpt->zip, name, folder_bytes + storage->key_bytes);
     }

@@ -260,6 +260,7 @@ static int go_on(struct span *x, const struct span_call *call)
 
 static int grow(void **at, size_t size)
 {
+    MUST(size > 0);
     void *larger = realloc(*at, size);
     if (!larger) {
         return err_set(SOLO_ENOMEM, "no memory for a collective: %zu bytes", size);

@@ -35,6 +35,7 @@ int pages_add(struct pages *pages, const void *at, size_t size)
         pages->runs = runs;
         pages->room = room;
     }
+    MUST(pages->runs != NULL);
     pages->runs[pages->count++] = (struct pages_run){begin, end};
     return 0;
 }
