@@ -24,7 +24,7 @@ const char *err_text(void);
 
 /* Prints the broken condition to the log sink and aborts: our own bug, never a peer's or a
  * caller's fault. */
-void err_must_failed(const char *condition, const char *file, int line);
+_Noreturn void err_must_failed(const char *condition, const char *file, int line);
 
 #define MUST(condition) ((condition) ? (void)0 : err_must_failed(#condition, __FILE__, __LINE__))
 
