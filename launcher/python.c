@@ -135,6 +135,15 @@ static void add_pth(struct list *folders, const char *folder)
     }
 }
 
+/* The folder above the interpreter's own; links in between are followed, since /bin may be one. */
+static char *prefix_of(const char *python)
+{
+    char *folder =
+        text_format("%s/..", text_copy_count(python, (size_t)(strrchr(python, '/') - python)));
+    char real[PATH_MAX];
+    return realpath(folder, real) ? text_copy(real) : folder;
+}
+
 static struct list package_folders(const char *python)
 {
     struct list folders = {0};
@@ -148,16 +157,14 @@ static struct list package_folders(const char *python)
     if (!realpath(python, real)) {
         return folders;
     }
-    char *prefix = text_copy(python);
-    *strrchr(prefix, '/') = 0;
-    char *settings = text_read_file(text_format("%s/../pyvenv.cfg", prefix), 4096);
+    char *prefix = prefix_of(python);
+    char *settings = text_read_file(text_format("%s/pyvenv.cfg", prefix), 4096);
     char *library = library_name(real, settings);
     if (settings) {
-        add_prefix(&folders, text_format("%s/..", prefix), library);
+        add_prefix(&folders, prefix, library);
     }
     if (!settings || strstr(settings, "include-system-site-packages = true")) {
-        *strrchr(real, '/') = 0;
-        add_prefix(&folders, text_format("%s/..", real), library);
+        add_prefix(&folders, prefix_of(real), library);
         const char *home = getenv("HOME");
         if (home) {
             add_prefix(&folders, text_format("%s/.local", home), library);
