@@ -72,6 +72,7 @@ class Merger:
         self.samples: int | None = 0  # None: unknown, the members weigh by steps
         self.lr_sum = 0.0
         self._interval = 0
+        self._dropped = 0  # steps since the last merge that changed nothing
         self._touched = False
         self._optimizers = optimizers
         self._engine: _C.Engine | None = None
@@ -207,6 +208,12 @@ class Merger:
             self.samples = None if samples is None else self.samples + samples * self.node.size
         self.lr_sum += lr
 
+    def count_dropped(self) -> None:
+        """Count a step whose gradients were thrown away: the boundary stays where the others have
+        theirs, the weight is that of the other steps."""
+        self.step_count += 1
+        self._dropped += 1
+
     def touch(self) -> None:
         """Parameters were changed by a step that does not count: of a second optimizer."""
         self._touched = True
@@ -220,7 +227,8 @@ class Merger:
         """Whether a merge belongs here: all ranks of the node ask at the same steps."""
         if self._engine is not None and self._report is not None:
             self._report.follow(self._engine)
-        return self.steps >= self._interval or self.node.agree(self._wanted)
+        counted = self.steps + self._dropped
+        return counted >= self._interval or self.node.agree(self._wanted)
 
     def _wanted(self) -> bool:
         engine, _ = self._leader()
@@ -246,7 +254,7 @@ class Merger:
             outer.zero_inner_momentum(self._optimizers())
         if result["contributor_count"] < result["member_count"]:
             self._renew_optimizers()
-        self.steps, self.samples = 0, 0
+        self.steps, self.samples, self._dropped = 0, 0, 0
         self._touched = False
         self.lr_sum = 0.0
         self._take_view(answer["view"])

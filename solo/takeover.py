@@ -90,6 +90,7 @@ class Takeover:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._clock: weakref.ref[Optimizer] | None = None
         self._expected: int | None = None
+        self._dropped = False  # the gradients of the step that is under way
         self._others = 0  # steps of other optimizers since the clock's last
         self._checked: dict[int, int] = {}  # parameters of each optimizer when last looked at
 
@@ -177,6 +178,7 @@ class Takeover:
                 for group in other.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
+            self._dropped = True
         self._check_known(optimizer)
         if self._clock is None or self._clock() is None:
             self._clock = weakref.ref(optimizer)
@@ -196,7 +198,11 @@ class Takeover:
                 self._clock, self._others = weakref.ref(optimizer), 0  # the old one has retired
             return
         self._others = 0
-        merger.count(lr=outer.learning_rate(optimizer), samples=samples)
+        dropped, self._dropped = self._dropped, False
+        if dropped:
+            merger.count_dropped()
+        else:
+            merger.count(lr=outer.learning_rate(optimizer), samples=samples)
         if self.postponed():
             return
         ended, self.merge_after_step = self.merge_after_step, False

@@ -54,6 +54,30 @@ def test_a_batch_whose_size_cannot_be_told_makes_every_node_weigh_by_steps(pair:
     assert merged(pair, "OPAQUE = True\n" + SCRIPT) == [2.0, 2.0]
 
 
+# Without a DataLoader a node joins in its first step: it computed that gradient at its own values.
+OTHER_VALUES = """
+model = nn.Linear(1, 1, bias=False)
+nn.init.constant_(model.weight, 0.0 if NODE == 0 else 5.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+for step in range(4):
+    optimizer.zero_grad()
+    loss = model.weight.sum()
+    (loss if NODE == 0 else -2 * loss).backward()
+    optimizer.step()
+import solo.ddp
+solo.ddp._at_exit()
+result(state=model.state_dict())
+"""
+
+
+def test_a_step_that_was_thrown_away_has_no_weight(pair: Job) -> None:
+    first_founded = 0 + (4 * -4 + 3 * 6) / (4 + 3)
+    second_founded = 5 + (3 * -3 + 4 * 8) / (3 + 4)
+    one, other = merged(pair, OTHER_VALUES)
+    assert one == other
+    assert min(abs(one - first_founded), abs(one - second_founded)) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
