@@ -22,7 +22,7 @@ CFLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-
 # No fused multiply-add: the same bits on every instruction set.
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
            $(WARN) $(WERROR) $(CFLAGS_$(FLAVOR)) -Icsrc -Icsrc/include
-ifeq ($(shell $(CC) -dumpmachine | cut -d- -f1),aarch64)
+ifeq ($(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1),aarch64)
 CFLAGS  += -march=armv8-a+crc # optional in ARMv8.0, in every server and board since
 endif
 LDLIBS  := -lcrypto -lm -pthread -ldl
@@ -106,7 +106,7 @@ $(BUILD)/fuzz_%: tests/fuzz/fuzz_%.c $(LIB)
 
 # ---- set-up -----------------------------------------------------------------------------------
 packages:
-	@tools/packages.sh
+	@PYTHON=$(PYTHON) tools/packages.sh
 
 $(VENV)/.packages: requirements-dev.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)

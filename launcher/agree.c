@@ -38,7 +38,8 @@ static struct finding check_versions(const struct launch *launch, const struct s
             CODE_VERSIONS,
             text_format("this node has solo %s, the master %s", SOLO_VERSION, status->solo_version),
             "the nodes of a job must merge in the same way",
-            text_format("pip install solo-train==%s", status->solo_version), NULL);
+            text_format("install solo %s from its source on this node", status->solo_version),
+            NULL);
     }
     if (ours && theirs && strcmp(ours, theirs) != 0) {
         return fail(CODE_VERSIONS, text_format("this node has torch %s, the job %s", ours, theirs),

@@ -355,7 +355,7 @@ const struct step launch_steps[] = {
     {"python", step_python, false, false},
     {"torch", step_torch, false, false},
     {"solo for this torch", step_fit, true, false},
-    {"log_dir", preflight_log_dir, true, true},
+    {"log_dir", preflight_log_dir, false, true},
     {"state_dir", preflight_state_dir, true, false},
     {"shared memory", preflight_shared_memory, true, false},
     {"open files", preflight_open_files, true, false},

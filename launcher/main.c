@@ -40,7 +40,8 @@ static void note_ignored(const struct launch *launch)
         }
     }
     if (*names) {
-        message_note("without --solo these have no meaning:%s", names);
+        message_note("without --solo these have no meaning:%s (add --solo, or leave them out)",
+                     names);
     }
 }
 

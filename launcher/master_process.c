@@ -14,10 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434 /* Linux 5.3, on every architecture; older headers lack it */
-#endif
-
 #include "agree.h"
 #include "master_watch.h"
 #include "number.h"
@@ -81,12 +77,16 @@ static struct finding port_held(const struct launch *launch, int why)
                 text_format("ss -ltnp 'sport = :%u'", launch->master.port));
 }
 
-/* A master that a former node 0 started and that nobody uses any more is told to end. */
+/* A master that a former node 0 started and that nobody uses any more is told to end; one that
+ * still has members gets this node in place of the former. */
 static bool replace_abandoned(const struct solo_status *status)
 {
     pid_t pid = (pid_t)status->master_pid;
-    if (status->member_count > 0 || strcmp(status->master_name, machine_name()) != 0 ||
-        !master_watch_is_abandoned(pid)) {
+    if (strcmp(status->master_name, machine_name()) != 0 || !master_watch_is_abandoned(pid)) {
+        return false;
+    }
+    if (status->member_count > 0) {
+        master_watch_adopt(pid);
         return false;
     }
     return kill(pid, SIGTERM) == 0;

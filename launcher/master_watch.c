@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "number.h"
@@ -15,13 +16,15 @@
 const char master_watch_variable[] = "SOLO_MASTER_WATCH";
 
 enum {
-    LOOK_MS = 500, /* how often the end and the members are looked at */
+    adopt_signal = SIGURG, /* ignored by who knows nothing of it */
+    LOOK_MS = 500,         /* how often the end and the members are looked at */
     ASK_MS = 2000,
 };
 
 static struct {
     pthread_t thread;
     atomic_bool ended;
+    atomic_int adopter; /* pid of a node 0 that came back; 0: none since it was looked at */
     bool runs;
     int pidfd;
     const struct launch *launch;
@@ -42,16 +45,45 @@ static bool has_members(void)
     return rc == 0 && status.member_count > 0;
 }
 
-static void *look(void *argument)
+static void adopt(int number, siginfo_t *info, void *context)
 {
-    (void)argument;
-    while (!watch.ended && node_lives()) {
+    (void)number;
+    (void)context;
+    if (info->si_code == SI_QUEUE) {
+        watch.adopter = info->si_value.sival_int;
     }
+}
+
+static bool is_adopted(void)
+{
+    int pid = atomic_exchange(&watch.adopter, 0);
+    int fd = pid ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    if (fd < 0) {
+        return false;
+    }
+    close(watch.pidfd);
+    watch.pidfd = fd;
+    return true;
+}
+
+/* Until the node has ended and a lease went by without members and without another node 0. */
+static void wait_for_the_end(void)
+{
     uint32_t alone_ms = 0;
     while (!watch.ended && alone_ms < watch.launch->lease_ms) {
+        if (is_adopted() || node_lives()) {
+            alone_ms = 0;
+            continue;
+        }
         usleep(LOOK_MS * 1000);
         alone_ms = has_members() ? 0 : alone_ms + LOOK_MS;
     }
+}
+
+static void *look(void *argument)
+{
+    (void)argument;
+    wait_for_the_end();
     if (!watch.ended) {
         message_note("node 0 is gone and nobody is left: the master ends");
         solo_master_stop(watch.master);
@@ -74,6 +106,8 @@ void master_watch_begin(const struct launch *launch, struct solo_master *master)
     watch.pidfd = (int)pidfd;
     watch.launch = launch;
     watch.master = master;
+    struct sigaction action = {.sa_sigaction = adopt, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigaction(adopt_signal, &action, NULL);
     watch.runs = pthread_create(&watch.thread, NULL, look, NULL) == 0;
 }
 
@@ -83,6 +117,11 @@ void master_watch_end(void)
     if (watch.runs) {
         pthread_join(watch.thread, NULL);
     }
+}
+
+void master_watch_adopt(pid_t master)
+{
+    (void)sigqueue(master, adopt_signal, (union sigval){.sival_int = getpid()});
 }
 
 bool master_watch_is_abandoned(pid_t master)

@@ -5,9 +5,14 @@
 #ifndef LAUNCHER_MASTER_WATCH_H
 #define LAUNCHER_MASTER_WATCH_H
 
+#include <sys/syscall.h>
 #include <sys/types.h>
 
 #include "launch.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434 /* Linux 5.3, on every architecture; older headers lack it */
+#endif
 
 /* In the master's environment: "PIDFD:PID" of node 0's torchrun. */
 extern const char master_watch_variable[];
@@ -18,5 +23,9 @@ void master_watch_end(void);
 
 /* Whether that process is a master whose starter is dead. */
 bool master_watch_is_abandoned(pid_t master);
+
+/* Node 0 came back and uses that master: it shall look at this process from now on. Else it would
+ * end while the new node's ranks still start, if the members it has now leave meanwhile. */
+void master_watch_adopt(pid_t master);
 
 #endif

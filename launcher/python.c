@@ -57,11 +57,11 @@ struct finding python_find(struct python *out)
     const char *venv = getenv("VIRTUAL_ENV");
     if (!out->path && venv && *venv) {
         out->path = in_folder(text_format("%s/bin", venv));
-        out->found = "VIRTUAL_ENV";
+        out->found = "in $VIRTUAL_ENV";
     }
     if (!out->path) {
         out->path = on_path();
-        out->found = "PATH";
+        out->found = "the first on PATH";
     }
     if (!out->path) {
         return fail(CODE_PYTHON, "no Python was found",
@@ -273,6 +273,10 @@ static const char *library_fault(const char *path)
     return end > (uint64_t)status.st_size ? "its end is missing" : NULL;
 }
 
+/* No registry has it: it is built beside the torch that is there. */
+#define SOLO_AGAIN                                                                                 \
+    "in solo's source: pip install --no-build-isolation --force-reinstall --no-deps ."
+
 static struct finding check_core(const struct python *python)
 {
     const char *slash = strrchr(python->adapter, '/');
@@ -281,7 +285,7 @@ static struct finding check_core(const struct python *python)
     const char *fault = library_fault(core);
     return fault ? fail(CODE_TORCH_FIT, text_format("solo is damaged: %s: %s", core, fault),
                         "an installation that was cut short, or a file that was changed",
-                        "pip install --force-reinstall --no-deps solo-train", NULL)
+                        SOLO_AGAIN, NULL)
                  : fine("%s", core);
 }
 
@@ -294,8 +298,11 @@ struct finding python_check_fit(struct python *python)
         }
     }
     python->adapter_torch = python->adapter ? built_for(python->adapter) : NULL;
-    if (!python->adapter_torch || !python->torch) {
-        return fine("not to be seen from outside; the import will tell");
+    if (!python->torch) {
+        return fine("not compared: no torch");
+    }
+    if (!python->adapter_torch) {
+        return fine("not compared: solo is not in this Python's own folders");
     }
     size_t count = strlen(python->adapter_torch);
     if (strncmp(python->torch, python->adapter_torch, count) == 0 &&
@@ -306,8 +313,6 @@ struct finding python_check_fit(struct python *python)
                 text_format("solo was built for torch %s, but %s has torch %s",
                             python->adapter_torch, python->path, python->torch),
                 "a backend of torch.distributed fits one minor version of torch only",
-                text_format("pip install --no-build-isolation --force-reinstall solo-train, or "
-                            "torch==%s.*",
-                            python->adapter_torch),
+                text_format(SOLO_AGAIN ", or pip install torch==%s.*", python->adapter_torch),
                 NULL);
 }

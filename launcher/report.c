@@ -102,6 +102,9 @@ struct finding report_status(struct launch *launch, const char *url, bool json)
         finding.what = finding.level == LEVEL_FAIL
                            ? finding.what
                            : text_format("no answer from a master at %s", launch->master_text);
+        finding.fix = finding.fix ? finding.fix
+                                  : "check host and port; node 0 of a job, or `solorun master`, "
+                                    "is what answers there";
         finding.level = LEVEL_FAIL;
         return finding;
     }

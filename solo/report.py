@@ -106,8 +106,8 @@ class Report:
             self.say(
                 f"round {result['round']}: {result['contributor_count']} of "
                 f"{result['member_count']} nodes{alone}, {steps} steps, "
-                f"{result['sent_bytes'] / 1e6:.2f} MB sent, {exchange:.2f} s "
-                f"+ {wait:.2f} s waiting"
+                f"{result['sent_bytes'] / 1e6:.2f} MB sent, {wait:.2f} s of "
+                f"waiting and {exchange:.2f} s of merging"
             )
         if not self._forecast_told and steps and result["member_count"] > 1:
             self._forecast_told = True

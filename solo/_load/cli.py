@@ -33,7 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m solo.load", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m solo.load",
+        description="Looks into checkpoints of any format that solo.load reads, and converts them.",
+        epilog="COMMAND --help shows its options.",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     one = commands.add_parser("inspect", help="what is in it, without reading its data")
@@ -155,7 +159,8 @@ def _plan(args: Any) -> None:
             for line in book.lines() if book is not None else ():
                 print(f"beside it, {line}")
     files = sum(len(storages_to_read(table, request)) for table in tables)
-    print(f"fits: {files} storages of {len(placed)} files")
+    where = "one file" if len(placed) == 1 else f"{len(placed)} files"
+    print(f"fits: {files} storages of {where}")
 
 
 def _convert(args: Any) -> None:

@@ -96,6 +96,9 @@ def _write(target: str, kind: str, obj: Any, metadata: Mapping[str, str] | None)
 
 def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
     """Write beside the target, make it durable, then take the name."""
+    if os.path.isdir(target):  # told before anything is written
+        text, fix = "there is a directory of that name", "name a file, or give shard_size="
+        raise fail("io", text, path=target, fix=fix)
     folder = os.path.dirname(target)
     try:
         os.makedirs(folder, exist_ok=True)

@@ -304,7 +304,11 @@ def test_every_command_takes_a_directory(tmp_path: pathlib.Path) -> None:
     save_dcp({"w": torch.ones(1000), "step": 3}, tmp_path / "d")
     assert "w  [1000] float32" in command("inspect", tmp_path / "d").stdout
     assert "checksums agree, fingerprint" in command("verify", tmp_path / "d").stdout
-    assert "cpu: 3.9 KiB" in command("plan", tmp_path / "d").stdout
+    plan = command("plan", tmp_path / "d").stdout
+    assert "cpu: 3.9 KiB" in plan and plan.endswith("of one file\n")
+    assert "converts them" in command("--help").stdout
+    done = command("convert", tmp_path / "d", tmp_path)
+    assert done.returncode == 1 and "there is a directory of that name" in done.stderr
     done = command("convert", tmp_path / "d", tmp_path / "x.pt")
     assert done.returncode == 0, done.stderr
     assert torch.equal(solo.load(tmp_path / "x.pt")["w"], torch.ones(1000))

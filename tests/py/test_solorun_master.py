@@ -134,6 +134,29 @@ def test_a_master_outlives_node_0_while_a_member_is_there_and_node_0_comes_back_
     until(lambda: not psutil.pid_exists(pid))
 
 
+def test_a_master_stays_for_a_node_0_that_came_back_when_its_last_member_leaves(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    """All nodes were killed and start again: those that die last are members when node 0 is back."""
+    words = words_for(url, tmp_path, 0, "--lease=500ms")
+    with contextlib.ExitStack() as stack:
+        node = start(*words, script, "30")
+        stack.callback(node.kill)
+        assert node.stdout and node.stdout.readline() == "up\n"
+        pid = status(url)["master"]["pid"]
+        with member(url, job_id="train", node_rank=1):
+            node.kill()
+            node.wait()
+            again = start(*words, script, "30")
+            stack.callback(again.kill)
+            assert again.stdout and again.stdout.readline() == "up\n"
+        time.sleep(2)  # four leases
+        assert psutil.pid_exists(pid)
+        again.kill()
+        again.wait()
+    until(lambda: not psutil.pid_exists(pid))
+
+
 def test_a_master_that_a_dead_node_0_left_behind_is_replaced(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:

@@ -273,6 +273,7 @@ def test_a_log_or_state_dir_that_cannot_be_is_told(tmp_path: pathlib.Path) -> No
     bad = f"{tmp_path}/file/below"
     assert "not a directory" in failure(run("--solo", f"--log_dir={bad}", SCRIPT), 50, 73).lower()
     failure(run("--solo", f"--state_dir={bad}", SCRIPT), 51, 73)
+    failure(run(f"--log_dir={bad}", SCRIPT), 50, 73)  # plain torchrun would show a traceback
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--log_dir", 50), ("--state_dir", 51)])
@@ -332,6 +333,9 @@ def test_a_python_without_torch_is_told(tmp_path: pathlib.Path) -> None:
     python.chmod(0o755)
     message = failure(run(SCRIPT, VIRTUAL_ENV=str(tmp_path)), 61, 127)
     assert f"{python} has no torch" in message
+    assert "because it is in $VIRTUAL_ENV" in message
+    report = run("doctor", VIRTUAL_ENV=str(tmp_path)).stdout
+    assert re.search(r"solo for this torch +not compared: no torch$", report, re.M)
 
 
 def make_environment(folder: pathlib.Path, torch: str, built_for: str) -> None:
@@ -353,6 +357,7 @@ def test_a_solo_for_another_torch_is_told(tmp_path: pathlib.Path) -> None:
     message = failure(run("--solo", SCRIPT, VIRTUAL_ENV=str(tmp_path)), 62, 78)
     assert "built for torch 2.13" in message
     assert "2.14.1+cu130" in message
+    assert "in solo's source: pip install --no-build-isolation" in message
 
 
 CUT_SHORT = b"\x7fELF" + bytes(36) + (1 << 20).to_bytes(8, "little") + bytes(52)
@@ -479,5 +484,6 @@ def test_doctor_speaks_json() -> None:
 
 
 def test_status_of_nobody_is_an_error() -> None:
-    failure(run("status", f"tcp://127.0.0.1:{free_port()}"), 12, 69)
+    message = failure(run("status", f"tcp://127.0.0.1:{free_port()}"), 12, 69)
+    assert "fix: check host and port" in message
     failure(run("status", "http://x"), 10, 64)

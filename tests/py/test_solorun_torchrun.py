@@ -95,7 +95,10 @@ def test_without_solo_nothing_is_added() -> None:
 
 def test_without_solo_a_flag_of_the_sync_is_ignored_with_one_line() -> None:
     done = run("--dry_run", "--sync_interval=5", "--codec=int8", SCRIPT)
-    assert done.stderr == "solorun: without --solo these have no meaning: --sync_interval --codec\n"
+    assert done.stderr == (
+        "solorun: without --solo these have no meaning: --sync_interval --codec "
+        "(add --solo, or leave them out)\n"
+    )
 
 
 def test_elastic_is_one_standalone_torchrun() -> None:
