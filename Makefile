@@ -44,7 +44,7 @@ MEMBER  := $(BUILD)/member
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    set everything up and run the main job: 2 nodes, a third joins, two go (3 min)"
+	@echo "make demo    set everything up and run the main job: 2 nodes, a third joins, two go (3 min after the set-up)"
 	@echo "make setup   the set-up alone: $(VENV)/bin/python and $(VENV)/bin/solorun"
 	@echo "make test    set everything up and run all tests (C and Python, one pytest run)"
 	@echo "make gpu     what needs a GPU, on a machine with one; make torch214: the backend with torch 2.14"

@@ -132,7 +132,7 @@ static struct finding settle_taken_port(struct launch *launch, bool alone, int *
     *fd = -1;
     if (status.reach == SOLO_REACHED) {
         if (!alone && !replace_abandoned(&status)) {
-            return reach_judge(launch, &status); /* node 0 came back while its master lives */
+            return reach_master(launch); /* node 0 came back while its master lives */
         }
         if (alone) {
             return second_master(launch, &status);

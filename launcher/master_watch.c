@@ -70,10 +70,13 @@ static bool is_adopted(void)
 static void wait_for_the_end(void)
 {
     uint32_t alone_ms = 0;
-    while (!watch.ended && alone_ms < watch.launch->lease_ms) {
+    while (!watch.ended) {
         if (is_adopted() || node_lives()) {
             alone_ms = 0;
             continue;
+        }
+        if (alone_ms >= watch.launch->lease_ms) {
+            return;
         }
         usleep(LOOK_MS * 1000);
         alone_ms = has_members() ? 0 : alone_ms + LOOK_MS;

@@ -11,7 +11,7 @@ enum {
     PROBE_MS = 900,        /* one attempt; the first answer comes within a second */
     PAUSE_MS = 250,        /* between attempts */
     LINE_EVERY_MS = 10000, /* between two lines of a wait */
-    SAME_HOST_MS = 600,    /* for the ranks of a killed node to go, before it may restart */
+    SAME_HOST_MS = 2000,   /* for the ranks of a killed node to go, before it may restart */
     SILENT_MS = 3000,      /* a holder of our rank that is silent so long may be dead */
 };
 

@@ -41,6 +41,8 @@ class Report:
         self._round_told = 0.0
         self._merged_at = time.monotonic()
         self._dropped = False  # by the master, and not back yet
+        self._rejoined_told = False  # by an event; the merge that brought it says the same
+        self._nonfinite: tuple[Any, Any] | None = None  # node and round that were told last
         self._wait_began: float | None = None
         self._wait_told = 0.0
         self._forecast_told = False
@@ -99,7 +101,9 @@ class Report:
         exchange = (result["exchange_us"] + result["apply_us"]) / 1e6
         wait = result["wait_us"] / 1e6
         if result["outcome"] == _C.REJOINED:
-            self.say(f"was out of the job and is back at version {result['version']}")
+            if not self._rejoined_told:
+                self.say(f"was out of the job and is back at version {result['version']}")
+            self._rejoined_told = False
         elif now - self._round_told >= ROUND_SECONDS:
             self._round_told = now
             alone = ", alone" if result["outcome"] == _C.ALONE else ""
@@ -147,6 +151,12 @@ class Report:
             kind = "taken_back"
         if kind == "donor_lost" and "node" not in event:
             kind = "stateless"
+        if kind == "nonfinite":  # one event for each part of the model that was being sent
+            known_by = (event.get("node"), event.get("round"))
+            if known_by == self._nonfinite:
+                return ""
+            self._nonfinite = known_by
+        self._rejoined_told = self._rejoined_told or kind == "rejoined"
         self._dropped = kind == "dropped" or (self._dropped and kind != "taken_back")
         known = {"text": "no reason given", "node": "?", "other": "?", "version": "?", **event}
         known["worker_url"] = self._worker_url or "the address of its route to the master"
@@ -156,7 +166,7 @@ class Report:
         """Who came and who went since the last look."""
         names = {m["node_rank"]: f"{m['name']} ({m['address']})" for m in members}
         if self._names and self._node in names:
-            for rank in names.keys() - self._names.keys():
+            for rank in names.keys() - self._names.keys() - {self._node}:
                 self.say(f"node {rank} joined: {names[rank]}, {len(names)} nodes now")
             for rank in self._names.keys() - names.keys():
                 alone = ": this node is alone now" if len(names) == 1 else ""

@@ -77,3 +77,26 @@ def test_lines_are_json_objects_where_machines_read_them(
     line = json.loads(capsys.readouterr().err)
     assert (line["node"], line["rank"], line["event"], line["level"]) == (3, 0, "dropped", "info")
     assert "silent" in line["text"] and line["time"].endswith("Z")
+
+
+def test_a_nan_is_told_once_a_round_however_many_parts_of_the_model_hold_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=1))
+    lines = [
+        json.dumps({"event": "nonfinite", "node": 1, "round": at, "text": name})
+        for at in (2, 3)
+        for name in ("0.weight", "0.weight", "0.bias")
+    ]
+    report.follow(Engine(*lines))  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("has a NaN or Inf in 0.weight") == 2
+
+
+def test_a_node_that_comes_back_is_not_announced_to_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=1))
+    for members, now in ((2, 2.0), (1, 4.0), (2, 6.0)):  # without node 1 while it was dropped
+        report._looked_at = -now
+        report.follow(Engine(members=members))  # type: ignore[arg-type]
+    assert "joined" not in capsys.readouterr().err

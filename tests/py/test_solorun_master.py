@@ -137,7 +137,7 @@ def test_a_master_outlives_node_0_while_a_member_is_there_and_node_0_comes_back_
 def test_a_master_stays_for_a_node_0_that_came_back_when_its_last_member_leaves(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
-    """All nodes were killed and start again: those that die last are members when node 0 is back."""
+    """All nodes were killed and start again; those that die last are members meanwhile."""
     words = words_for(url, tmp_path, 0, "--lease=500ms")
     with contextlib.ExitStack() as stack:
         node = start(*words, script, "30")
@@ -155,6 +155,23 @@ def test_a_master_stays_for_a_node_0_that_came_back_when_its_last_member_leaves(
         again.kill()
         again.wait()
     until(lambda: not psutil.pid_exists(pid))
+
+
+def test_node_0_waits_a_moment_for_the_ranks_of_its_former_life_to_go(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    words = words_for(url, tmp_path, 0, "--lease=500ms")
+    with contextlib.ExitStack() as stack:
+        node = start(*words, script, "30")
+        stack.callback(node.kill)
+        assert node.stdout and node.stdout.readline() == "up\n"
+        with member(url, job_id="train", node_rank=0):  # a rank that is slow to die
+            node.kill()
+            node.wait()
+            again = start(*words, script, "0")
+            stack.callback(again.kill)
+            time.sleep(0.3)
+        assert again.wait(timeout=60) == 0, again.communicate()
 
 
 def test_a_master_that_a_dead_node_0_left_behind_is_replaced(

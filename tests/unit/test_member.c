@@ -411,7 +411,7 @@ TEST(a_merge_gives_up_after_the_timeout_and_says_whom_it_waited_for)
     }
     CHECK(find(ACTION_COMPLETE));
     CHECK_EQ(out.result.rc, SOLO_ETIMEDOUT);
-    CHECK_HAS(member.text, "the master");
+    CHECK_HAS(member.text, "the master does not answer");
 }
 
 TEST(a_wrong_token_ends_a_member_that_never_joined)
