@@ -219,7 +219,8 @@ static int on_refusal(struct hello *hello, unsigned answer, unsigned version)
                 version, SOLO_WIRE_VERSION);
         return fail(hello, SOLO_EVERSION, SOLO_OTHER_WIRE);
     case ANSWER_JOB:
-        err_set(SOLO_EREFUSED, "another job runs there: job ids differ");
+        err_set(SOLO_EREFUSED,
+                "another job runs there: give both the same --job_id (or SOLO_JOB_ID)");
         return fail(hello, SOLO_EREFUSED, SOLO_OTHER_JOB);
     case ANSWER_ROLE:
         err_set(SOLO_EREFUSED, "what listens there is solo, but not for this kind of connection "

@@ -171,6 +171,7 @@ TEST(another_job_is_refused)
     CHECK_EQ(move(&client, &server, 80), SOLO_EREFUSED);
     CHECK_EQ(move(&server, &client, 80), SOLO_EREFUSED);
     CHECK_EQ(client.reach, SOLO_OTHER_JOB);
+    CHECK_HAS(solo_error_text(), "the same --job_id");
 }
 
 TEST(a_role_that_is_not_taken_is_refused)
