@@ -120,6 +120,16 @@ def test_materialize_brings_mapped_tensors_into_memory(path: pathlib.Path) -> No
     assert loaded["part"][0] == -1 and loaded["list"][0].sum() == 2
 
 
+def test_materialize_keeps_conjugated_and_negated_views(tmp_path: pathlib.Path) -> None:
+    held = torch.tensor([1 + 2j, 3 - 1j])
+    other = torch._neg_view(torch.tensor([1.5, -2.0]))
+    torch.save({"held": held, "conj": held.conj(), "neg": other}, tmp_path / "c.pt")
+    loaded = solo.load(tmp_path / "c.pt", mode="mmap")
+    assert solo.load.materialize(loaded) == 24
+    assert torch.equal(loaded["conj"], held.conj())
+    assert torch.equal(loaded["neg"], other)
+
+
 def test_materialize_takes_a_module(tmp_path: pathlib.Path) -> None:
     model = torch.nn.Linear(30, 20)
     solo.save(model.state_dict(), tmp_path / "m.safetensors")
