@@ -80,12 +80,12 @@ static int place_storage(struct solo_ckpt *ckpt, uint64_t key, uint64_t *at)
     }
     const char *text = (const char *)pickle_text(&ckpt->pickle, key, &size);
     uint32_t row = pickle_storage_find(&ckpt->pickle, text, size);
-    struct solo_ckpt_storage *storage =
-        (struct solo_ckpt_storage *)ckpt->pickle.storages.items + row;
-    if (row == UINT32_MAX || storage->offset != SOLO_CKPT_NONE) {
+    struct solo_ckpt_storage *storages = ckpt->pickle.storages.items;
+    if (row == UINT32_MAX || storages[row].offset != SOLO_CKPT_NONE) {
         return FAULT(&ckpt->faults, SOLO_CKPT_DUPLICATE, *at,
                      "storage %s is listed twice, or of no tensor", faults_name(text, size));
     }
+    struct solo_ckpt_storage *storage = &storages[row];
     TRY(check_count(ckpt, storage, *at));
     storage->offset = *at + 8;
     *at += 8 + storage->bytes;
