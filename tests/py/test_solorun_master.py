@@ -345,3 +345,31 @@ def test_nodes_wait_for_a_master_that_comes_later(
     with master(url, "--job_id=j"):
         out, _ = node.communicate(timeout=60)
     assert (node.returncode, out) == (0, "up\n")
+
+
+EXPLICIT = """
+import torch, solo
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sync = solo.IntervalSync(model, optimizer, interval=2)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    sync.step()
+print("version", solo.version())
+sync.close()
+"""
+
+
+def test_a_python_script_and_a_master_by_hand_are_one_job(url: str) -> None:
+    with master(url) as process:
+        done = subprocess.run(
+            [sys.executable, "-c", EXPLICIT],
+            env=environment(SOLO_MASTER_URL=url),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "version 2" in done.stdout, done.stderr
+        assert process.wait(20) == 0
