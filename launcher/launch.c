@@ -156,7 +156,7 @@ static struct finding step_sync(struct launch *launch)
 static struct finding step_job(struct launch *launch)
 {
     const char *given = launch->settings.of[FLAG_JOB_ID].value;
-    const char *script = launch->args->script ? launch->args->script : "solo";
+    const char *script = launch->args->script ? launch->args->script : "default";
     const char *base = strrchr(script, '/') ? strrchr(script, '/') + 1 : script;
     size_t count = strlen(base);
     if (!given && count > 3 && strcmp(base + count - 3, ".py") == 0) {

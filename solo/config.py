@@ -58,7 +58,7 @@ class Config:
     schedule: Schedule = dataclasses.field(default=Schedule((0,), (100,)))
     outer: str = "auto"
     codec: str = "fp32"
-    job_id: str = "solo"
+    job_id: str = "default"
     job_dir: pathlib.Path | None = None
     token: str | None = dataclasses.field(default=None, repr=False)
     insecure: bool = False
@@ -107,7 +107,7 @@ class Config:
             schedule=Schedule.parse(read.text("SOLO_SYNC_INTERVAL") or "100"),
             outer=read.choice("SOLO_OUTER", "auto", OUTER_RULES),
             codec=read.choice("SOLO_CODEC", "fp32", CODECS),
-            job_id=read.text("SOLO_JOB_ID") or "solo",
+            job_id=read.text("SOLO_JOB_ID") or "default",
             job_dir=pathlib.Path(job_dir) if job_dir else None,
             token=read.token(),
             insecure=read.flag("SOLO_INSECURE"),
