@@ -290,6 +290,9 @@ def test_the_console_survives_the_moment_in_which_a_log_has_no_file(tmp_path: pa
     path.write_text("before\n")
     shown = io.BytesIO()
     copy = run_logs.Copy(path, io.TextIOWrapper(shown))
+    deadline = time.monotonic() + 30
+    while not shown.getvalue() and time.monotonic() < deadline:
+        time.sleep(run_logs.POLL_S)
     path.rename(tmp_path / "rank0.out.log.1")
     time.sleep(4 * run_logs.POLL_S)
     path.write_text("after\n")
