@@ -70,6 +70,14 @@ def master(url: str, *more: str, **env: str) -> Iterator[subprocess.Popen[str]]:
         process.wait(timeout=20)
 
 
+def up(stack: contextlib.ExitStack, *words: str | os.PathLike[str]) -> subprocess.Popen[str]:
+    """A node whose script runs; killed when ``stack`` ends."""
+    node = start(*words)
+    stack.callback(node.kill)
+    assert node.stdout and node.stdout.readline() == "up\n"
+    return node
+
+
 @contextlib.contextmanager
 def member(url: str, **config: Any) -> Iterator[subprocess.Popen[str]]:
     """A live member of the job, without torch."""
@@ -140,16 +148,12 @@ def test_a_master_stays_for_a_node_0_that_came_back_when_its_last_member_leaves(
     """All nodes were killed and start again; those that die last are members meanwhile."""
     words = words_for(url, tmp_path, 0, "--lease=500ms")
     with contextlib.ExitStack() as stack:
-        node = start(*words, script, "30")
-        stack.callback(node.kill)
-        assert node.stdout and node.stdout.readline() == "up\n"
+        node = up(stack, *words, script, "30")
         pid = status(url)["master"]["pid"]
         with member(url, job_id="train", node_rank=1):
             node.kill()
             node.wait()
-            again = start(*words, script, "30")
-            stack.callback(again.kill)
-            assert again.stdout and again.stdout.readline() == "up\n"
+            again = up(stack, *words, script, "30")
         time.sleep(2)  # four leases
         assert psutil.pid_exists(pid)
         again.kill()
@@ -162,9 +166,7 @@ def test_node_0_waits_a_moment_for_the_ranks_of_its_former_life_to_go(
 ) -> None:
     words = words_for(url, tmp_path, 0, "--lease=500ms")
     with contextlib.ExitStack() as stack:
-        node = start(*words, script, "30")
-        stack.callback(node.kill)
-        assert node.stdout and node.stdout.readline() == "up\n"
+        node = up(stack, *words, script, "30")
         with member(url, job_id="train", node_rank=0):  # a rank that is slow to die
             node.kill()
             node.wait()
