@@ -79,12 +79,12 @@ def test_two_dashes_after_the_script_reach_it() -> None:
     assert args.training_script_args == ["--", "--x"]
 
 
-def test_without_solo_our_flags_become_torchruns() -> None:
+def test_without_solo_our_flags_become_torchruns(tmp_path: pathlib.Path) -> None:
     words = ["--device_count=2", "--nnodes=2", "--node_rank=1", "--master_url=tcp://[fd00::1]:5"]
-    command = command_of(*words, "--log_dir=/tmp/x", SCRIPT)[1]
+    command = command_of(*words, f"--log_dir={tmp_path}", SCRIPT)[1]
     args = understood(command[3:])
     assert (args.nproc_per_node, args.nnodes, args.node_rank) == ("2", "2", 1)
-    assert (args.master_addr, args.master_port, args.log_dir) == ("fd00::1", 5, "/tmp/x")
+    assert (args.master_addr, args.master_port, args.log_dir) == ("fd00::1", 5, str(tmp_path))
 
 
 def test_without_solo_nothing_is_added() -> None:
