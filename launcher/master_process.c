@@ -310,7 +310,7 @@ static void log_to_stderr(void *context, enum solo_log_level level, const char *
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%H:%M:%S", localtime_r(&now, &local));
-    fprintf(stderr, "%s master %s: %s\n", when, names[level], text);
+    fprintf(stderr, "%s %s: %s\n", when, names[level], text); /* it says whose it is itself */
 }
 
 static struct finding bind_alone(struct launch *launch, int *fd)

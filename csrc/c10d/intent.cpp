@@ -89,7 +89,7 @@ Intent intent_of(const std::vector<solo_op> &ops)
 {
     Intent intent{};
     const solo_op &first = ops.at(0);
-    intent.ops = static_cast<uint32_t>(ops.size());
+    intent.ops = ops.size();
     intent.kind = first.kind;
     intent.dtype = first.dtype;
     intent.reduce = reduces(first.kind) ? first.reduce : 0;

@@ -10,14 +10,14 @@ namespace solo_c10d
 
 // What one rank tells the others.
 struct Intent {
-    uint32_t ops, kind, dtype, reduce, root;
+    uint64_t ops;
+    uint32_t kind, dtype, reduce, root;
     uint32_t nccl;    // it has NCCL, and NCCL has all of this
     uint32_t adjoins; // gathered parts lie one behind the other
-    uint32_t device;
-    uint64_t count; // elements, where they are the same on every rank
-    uint64_t sum;   // of all that must agree and has no field here
-    uint64_t most;  // elements of the longest part
-    uint64_t gpu;   // stands for its GPU, where it has NCCL
+    uint64_t count;   // elements, where they are the same on every rank
+    uint64_t sum;     // of all that must agree and has no field here
+    uint64_t most;    // elements of the longest part
+    uint64_t gpu;     // stands for its GPU, where it has NCCL
     double factor;
 };
 

@@ -108,20 +108,41 @@ const NcclLibrary *Nccl::library(at::DeviceType type)
     return has ? &found : nullptr;
 }
 
+namespace
+{
+
+struct Uuid {
+    uint64_t halves[2];
+};
+
+struct Driver {
+    int (*get)(int *, int) = nullptr;
+    int (*uuid_of)(Uuid *, int) = nullptr;
+    bool has = false;
+};
+
+// Torch has loaded it by the time that there is a tensor of a GPU; it stays.
+const Driver &driver()
+{
+    static const Driver found = [] {
+        Driver driver;
+        void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+        driver.has = handle && find(handle, "cuDeviceGet", &driver.get) &&
+                     find(handle, "cuDeviceGetUuid", &driver.uuid_of);
+        return driver;
+    }();
+    return found;
+}
+
+} // namespace
+
 uint64_t Nccl::gpu_of(at::Device device)
 {
     // The driver's name of it, the same under every CUDA_VISIBLE_DEVICES.
-    struct Uuid {
-        uint64_t halves[2];
-    };
-    int (*get)(int *, int) = nullptr;
-    int (*uuid_of)(Uuid *, int) = nullptr;
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     int handle = 0;
     Uuid uuid{};
-    if (device.is_cuda() && driver && find(driver, "cuDeviceGet", &get) &&
-        find(driver, "cuDeviceGetUuid", &uuid_of) && get(&handle, device.index()) == 0 &&
-        uuid_of(&uuid, handle) == 0) {
+    if (device.is_cuda() && driver().has && driver().get(&handle, device.index()) == 0 &&
+        driver().uuid_of(&uuid, handle) == 0) {
         return uuid.halves[0] ^ uuid.halves[1] * 31;
     }
     const char *visible = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -202,7 +202,7 @@ static void drop_silent(struct master *master, struct master_out *out)
         text_add(&text, "silent for ");
         text_add_uint(&text, (master->now_us - node->heard_us) / 1000000);
         text_add(&text, " s (its lease)");
-        join_drop(master, node, why, false, out);
+        join_drop(master, node, SOLO_ETIMEDOUT, why, out);
         if (out->count + 64 > MASTER_OUT_ACTIONS_MAX || out->msg_count + 8 > MASTER_OUT_MSGS_MAX) {
             return; /* the rest at the next step */
         }
@@ -290,7 +290,7 @@ static void on_leave(struct master *master, struct node *node, const struct msg_
                      struct master_out *out)
 {
     master_close(out, node->conn);
-    join_gone(master, node, true, leave->finished, leave->text, out);
+    join_gone(master, node, true, leave->finished ? 0 : SOLO_ECLOSED, leave->text, out);
 }
 
 static void from_node(struct master *master, struct node *node, const struct msg *msg,
@@ -310,7 +310,7 @@ static void from_node(struct master *master, struct node *node, const struct msg
     } else if (msg->type == FRAME_LEAVE) {
         on_leave(master, node, &msg->as.leave, out);
     } else {
-        join_drop(master, node, "it broke the protocol", true, out);
+        join_drop(master, node, SOLO_EPEER, "it broke the protocol", out);
     }
 }
 
@@ -333,7 +333,7 @@ static void on_closed(struct master *master, uint32_t conn, const char *why, str
 {
     struct node *node = master_node_of_conn(master, conn);
     if (node) {
-        join_gone(master, node, false, false, why ? why : "its connection ended", out);
+        join_gone(master, node, false, SOLO_ECLOSED, why ? why : "its connection ended", out);
     }
 }
 

@@ -105,7 +105,7 @@ static bool rank_taken(struct master *master, const struct msg_join *join, uint3
     if (old->identity.instance == join->identity.instance ||
         rebooted(old->identity.host_id, join->identity.host_id)) {
         master_close(out, old->conn);
-        join_gone(master, old, false, false, "it came back over another connection", out);
+        join_gone(master, old, false, SOLO_ECLOSED, "it came back over another connection", out);
         return false;
     }
     bool again = master->refused_instance == join->identity.instance;
@@ -185,6 +185,13 @@ static bool refused(struct master *master, uint32_t conn, const struct msg_join 
     }
     if (!others && !master->founded) {
         master->settings_known = false; /* nobody is bound to them */
+    }
+    if (join->returning && join->epoch.incarnation >= MASTER_INCARNATION_MAX) {
+        struct text text = refuse(conn, SOLO_EPEER, 0, out);
+        text_add(&text, "it tells of a master later than any can be: its memory is damaged, or it "
+                        "is no node of solo's");
+        tell_refused(join, out);
+        return true;
     }
     if (master->settings_known && settings_differ(master, join, conn, out)) {
         return true;
@@ -312,10 +319,11 @@ static void expect_back(struct master *master, uint32_t rank, bool goodbye)
     }
 }
 
-void join_gone(struct master *master, struct node *node, bool goodbye, bool finished,
-               const char *why, struct master_out *out)
+void join_gone(struct master *master, struct node *node, bool goodbye, int rc, const char *why,
+               struct master_out *out)
 {
     struct node gone = *node;
+    bool finished = rc == 0;
     remember(master, &gone, goodbye, finished, why);
     if (finished && (gone.founder || !master->begun)) {
         master->finished_any = true;
@@ -332,7 +340,7 @@ void join_gone(struct master *master, struct node *node, bool goodbye, bool fini
     }
     struct event *event =
         master_event_add(out, goodbye ? EVENT_LEFT : EVENT_LOST, gone.identity.node_rank);
-    event->rc = finished ? 0 : SOLO_ECLOSED;
+    event->rc = rc;
     event->version = gone.held.version;
     event->member_count = master->listed_count;
     text_copy(event->text, sizeof event->text, why);
@@ -342,12 +350,12 @@ void join_gone(struct master *master, struct node *node, bool goodbye, bool fini
     }
 }
 
-void join_drop(struct master *master, struct node *node, const char *why, bool penalty,
+void join_drop(struct master *master, struct node *node, int rc, const char *why,
                struct master_out *out)
 {
     const struct master_left *before = left_of(master, node->identity.node_rank);
     uint64_t pause_us = 0;
-    if (penalty) {
+    if (rc != SOLO_ETIMEDOUT) {
         pause_us = before ? before->penalty_us * 2 : 0;
         pause_us = pause_us < MASTER_PENALTY_US ? MASTER_PENALTY_US : pause_us;
         pause_us = pause_us > MASTER_PENALTY_MAX ? MASTER_PENALTY_MAX : pause_us;
@@ -355,7 +363,7 @@ void join_drop(struct master *master, struct node *node, const char *why, bool p
     struct text text = refuse(node->conn, SOLO_EREFUSED, (uint32_t)(pause_us / 1000) + 1, out);
     text_add(&text, "the master dropped this node: ");
     text_add(&text, why);
-    join_gone(master, node, false, false, why, out);
+    join_gone(master, node, false, rc, why, out);
     master->left[(master->left_count - 1) % MASTER_LEFT_MAX].penalty_us = pause_us;
 }
 
@@ -446,7 +454,7 @@ static void catchup_failed(struct master *master, struct node *node, const char 
 {
     node->standing = STANDING_JOINING;
     if (++node->catchups > MASTER_CATCHUPS_MAX) {
-        join_drop(master, node, why, true, out);
+        join_drop(master, node, SOLO_EABORTED, why, out);
     }
 }
 

@@ -48,16 +48,21 @@ void join_message(struct master *master, uint32_t conn, const struct msg_join *j
                   struct master_out *out);
 void join_caught_up(struct master *master, struct node *node, const struct msg_caught_up *told,
                     struct master_out *out);
-/* The node is gone: goodbye (LEAVE), or lost. Its connection is closed by the caller. */
-void join_gone(struct master *master, struct node *node, bool goodbye, bool finished,
-               const char *why, struct master_out *out);
-void join_drop(struct master *master, struct node *node, const char *why, bool penalty,
+/* The node is gone: goodbye (LEAVE; rc 0: finished), or lost. Its connection is closed by the
+ * caller. */
+void join_gone(struct master *master, struct node *node, bool goodbye, int rc, const char *why,
+               struct master_out *out);
+/* By the master's decision; for SOLO_ETIMEDOUT, its silence, there is no penalty. */
+void join_drop(struct master *master, struct node *node, int rc, const char *why,
                struct master_out *out);
 void join_admit(struct master *master, struct master_out *out); /* joiners start to catch up */
 void join_order(struct master *master, struct node *node, struct msg_catchup *order);
 bool join_over(struct master *master); /* the founders have finished */
 
 /* ---- master_settle.c */
+/* Microseconds of a clock: no two masters share them. An incarnation is raised by up to so many. */
+#define MASTER_INCARNATION_SPREAD (1u << 20)
+#define MASTER_INCARNATION_MAX    (UINT64_MAX - MASTER_INCARNATION_SPREAD) /* that can be raised */
 void settle_step(struct master *master, struct master_out *out);
 void settle_again(struct master *master); /* nobody who holds the anchor is left */
 void settle_report(struct master *master, const struct msg_join *join);

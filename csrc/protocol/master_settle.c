@@ -2,8 +2,7 @@
  * new job is founded. Also when everybody who held the anchor has vanished. */
 #include "protocol/master_parts.h"
 
-#define INCARNATION_SPREAD (1u << 20) /* microseconds of a clock: no two masters share them */
-#define LONG_WAIT_LEASES   3u /* without most of the last list, so long; then with who is there */
+#define LONG_WAIT_LEASES 3u /* without most of the last list, so long; then with who is there */
 
 void settle_report(struct master *master, const struct msg_join *join)
 {
@@ -11,7 +10,7 @@ void settle_report(struct master *master, const struct msg_join *join)
         join->epoch.incarnation != master->epoch.incarnation) {
         /* Never an epoch twice, though clocks go back: of two masters that were told the same, the
          * second need not have heard from those whom the first told its list. */
-        uint64_t own = master->config.incarnation % INCARNATION_SPREAD;
+        uint64_t own = master->config.incarnation % MASTER_INCARNATION_SPREAD;
         master->highest.incarnation = join->epoch.incarnation + 1 + own;
     }
     bool newer = epoch_compare(join->epoch, master->expect_epoch) > 0;

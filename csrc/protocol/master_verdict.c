@@ -238,5 +238,5 @@ void verdict_blame(struct master *master, struct master_out *out)
         node->blame = node == worst ? node->blame : 0;
     }
     master->attempts = 0;
-    join_drop(master, worst, "too many failed rounds on its account", true, out);
+    join_drop(master, worst, SOLO_EABORTED, "too many failed rounds on its account", out);
 }

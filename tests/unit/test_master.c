@@ -382,6 +382,7 @@ TEST(a_silent_node_is_dropped_when_its_lease_ends)
     }
     CHECK_EQ(told(EVENT_LOST)->rank, 1);
     CHECK_HAS(told(EVENT_LOST)->text, "silent");
+    CHECK_EQ(told(EVENT_LOST)->rc, SOLO_ETIMEDOUT); /* not SOLO_ECLOSED, of a connection */
     CHECK_EQ(told(EVENT_ALONE)->rank, 0);
 }
 

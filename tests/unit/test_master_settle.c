@@ -51,6 +51,21 @@ TEST(an_epoch_never_comes_twice_even_if_clocks_go_back)
     CHECK_EQ(last_members.epoch.incarnation, 901 + 50); /* its own number on top */
 }
 
+/* It has the token, so it may say anything; a number that cannot be raised would wrap to an epoch
+ * that was before. */
+TEST(a_node_that_tells_of_an_impossible_master_is_refused)
+{
+    start(1);
+    struct msg msg = back(0, 1, 7);
+    msg.as.join.epoch.incarnation = UINT64_MAX - 5;
+    say(0, msg);
+    CHECK_EQ(sent(0, FRAME_REFUSE)->as.refuse.rc, SOLO_EPEER);
+    CHECK_EQ(told(EVENT_REFUSED)->rank, 0);
+    say(1, back(1, 1, 7));
+    tick(MASTER_FOUND_US + 3 * 10000000);
+    CHECK_EQ(last_members.epoch.incarnation, 50);
+}
+
 TEST(a_round_in_doubt_is_committed_if_all_of_its_members_had_it_whole)
 {
     start(1);
