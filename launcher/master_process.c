@@ -23,6 +23,7 @@ enum {
     ASK_MS = 900,      /* whoever listens at our port answers within this, or is not solo */
     READY_MS = 10000,  /* for the started master to say that it serves */
     REPLACE_MS = 3000, /* for a master without members to go */
+    LOG_BYTES_MAX = 16 << 20,
 };
 
 /* What node 0 hands to the master it starts; internal, so not in the table of flags. */
@@ -236,6 +237,11 @@ static struct finding await_ready(int fd, const char *log)
                 text_format("less +G %s", text_shell(log)));
 }
 
+static char *log_path(const struct launch *launch)
+{
+    return text_format("%s/master.log", launch->job_dir);
+}
+
 static struct finding start_on(struct launch *launch, int listen_fd)
 {
     char self[PATH_MAX] = {0};
@@ -245,7 +251,7 @@ static struct finding start_on(struct launch *launch, int listen_fd)
                     NULL);
     }
     struct list argv = master_words(launch, self);
-    char *log = text_format("%s/master.log", launch->job_dir);
+    char *log = log_path(launch);
     int watch_fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     if (watch_fd >= 0) {
         fcntl(watch_fd, F_SETFD, 0); /* the master keeps it over its exec */
@@ -302,15 +308,37 @@ static int inherited(const char *name)
     return text && number_count(text, 3, INT_MAX, &fd) ? (int)fd : -1;
 }
 
+/* Of a master that runs for months: what was written before is kept once, as master.log.1. */
+static void bound_log(const char *path)
+{
+    struct stat status;
+    if (fstat(STDERR_FILENO, &status) < 0 || status.st_size < LOG_BYTES_MAX) {
+        return;
+    }
+    char former[PATH_MAX];
+    snprintf(former, sizeof former, "%s.1", path);
+    int fd = rename(path, former) == 0 ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
+    if (fd < 0) { /* the folder is gone, or refuses: the limit holds nevertheless */
+        (void)!ftruncate(STDERR_FILENO, 0);
+        return;
+    }
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
 static void log_to_stderr(void *context, enum solo_log_level level, const char *text)
 {
-    (void)context;
+    const char *path = context; /* NULL: stderr is its starter's */
     static const char *const names[] = {"debug", "info", "warning", "error"};
     char when[16];
     time_t now = time(NULL);
     struct tm local;
     strftime(when, sizeof when, "%H:%M:%S", localtime_r(&now, &local));
     fprintf(stderr, "%s %s: %s\n", when, names[level], text); /* it says whose it is itself */
+    if (path) {
+        bound_log(path);
+    }
 }
 
 static struct finding bind_alone(struct launch *launch, int *fd)
@@ -361,7 +389,8 @@ int master_process_run(struct launch *launch)
         .codec = told(launch, FLAG_CODEC),
         .versions = getenv(versions_variable),
     };
-    solo_log_set(log_to_stderr, NULL, launch->verbose ? SOLO_LOG_DEBUG : SOLO_LOG_INFO);
+    char *log = ready >= 0 && launch->job_dir ? log_path(launch) : NULL;
+    solo_log_set(log_to_stderr, log, launch->verbose ? SOLO_LOG_DEBUG : SOLO_LOG_INFO);
     if (solo_master_open(&config, &running) < 0) {
         struct finding finding = fail(CODE_MASTER_START, "the master could not be started",
                                       text_copy(solo_error_text()), NULL, NULL);

@@ -37,6 +37,7 @@ class Report:
         self._min_nodes = config.min_nodes
         self._worker_url = config.worker_url
         self._names: dict[int, str] = {}
+        self._gone: dict[int, str] = {}  # why the master last lost this node, or let it go
         self._looked_at = 0.0
         self._round_told = 0.0
         self._merged_at = time.monotonic()
@@ -147,6 +148,8 @@ class Report:
     def _sentence(self, event: dict[str, Any]) -> str:
         """An event of libsolo in words; "" if only --verbose shows it."""
         kind = str(event.get("event"))
+        if kind in ("left", "lost"):  # said when the node is seen to be missing
+            self._gone[event["node"]] = str(event.get("text") or kind)
         if kind == "master_found" and self._dropped:
             kind = "taken_back"
         if kind == "donor_lost" and "node" not in event:
@@ -170,7 +173,11 @@ class Report:
                 self.say(f"node {rank} joined: {names[rank]}, {len(names)} nodes now")
             for rank in self._names.keys() - names.keys():
                 alone = ": this node is alone now" if len(names) == 1 else ""
-                self.say(f"node {rank} is gone: {self._names[rank]}, {len(names)} left{alone}")
+                why = self._gone.pop(rank, "")
+                self.say(
+                    f"node {rank} is gone{why and f' ({why})'}: {self._names[rank]}, "
+                    f"{len(names)} left{alone}"
+                )
         self._names = names
 
     def _scalars(

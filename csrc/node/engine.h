@@ -58,6 +58,7 @@ struct call { /* what a caller waits for; two owners like a handle */
     char reason[SOLO_NAME_MAX];
     size_t tensor; /* read_anchor */
     float *anchor, *momentum;
+    uint64_t at, digest; /* elements that were read, and of which anchor */
 };
 
 /* The data link to one of member.peers. */

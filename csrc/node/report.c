@@ -9,6 +9,8 @@
 #include "node/engine.h"
 #include "node/report.h"
 
+#define READ_ELEMENTS (UINT64_C(1) << 18) /* of an anchor, at a time: a fraction of a millisecond */
+
 /* ---- events ------------------------------------------------------------------------------ */
 
 size_t report_line(const struct event *event, char *line, size_t size)
@@ -165,7 +167,9 @@ uint64_t solo_job_step(const struct solo *solo)
     return atomic_load_explicit(&solo->shared.job_step, memory_order_relaxed);
 }
 
-static int read_anchor(const struct solo *solo, const struct call *call)
+/* The next piece; 1: there is more. A node that fell out takes another anchor at any time: then
+ * from the beginning. */
+static int read_anchor(const struct solo *solo, struct call *call)
 {
     const struct job *job = &solo->job;
     if (!solo->has_job || !job->has_anchor || call->tensor >= job->layout.caller_count) {
@@ -180,25 +184,38 @@ static int read_anchor(const struct solo *solo, const struct call *call)
         return err_set(SOLO_ENOTSUP, "%s is merged by maximum and has no fp32 anchor",
                        tensor->name);
     }
-    size_t bytes = tensor->count * sizeof(float);
+    call->at = call->digest == job->digest ? call->at : 0;
+    call->digest = job->digest;
+    uint64_t left = tensor->count - call->at, from = tensor->start + call->at;
+    uint64_t count = left < READ_ELEMENTS ? left : READ_ELEMENTS;
     if (call->anchor) {
-        memcpy(call->anchor, (const float *)job->theta.base + tensor->start, bytes);
+        memcpy(call->anchor + call->at, (const float *)job->theta.base + from,
+               count * sizeof(float));
     }
     if (call->momentum && job->momentum.base && tensor->role != SOLO_MEAN) {
-        memcpy(call->momentum, (const float *)job->momentum.base + tensor->start, bytes);
+        memcpy(call->momentum + call->at, (const float *)job->momentum.base + from,
+               count * sizeof(float));
     } else if (call->momentum) {
-        memset(call->momentum, 0, bytes);
+        memset(call->momentum + call->at, 0, count * sizeof(float));
     }
-    return 0;
+    call->at += count;
+    return call->at < tensor->count;
 }
 
 static void on_read(void *context, void *argument)
 {
+    struct solo *solo = context;
     struct call *call = argument;
     int rc = 0;
     if (call_borrow(call)) {
-        rc = read_anchor(context, call);
+        rc = read_anchor(solo, call);
         call_return(call);
+    }
+    if (rc > 0) { /* behind what has come meanwhile: heartbeats do not wait for a large tensor */
+        rc = mailbox_post(solo->mailbox, on_read, solo, call);
+        if (rc == 0) {
+            return;
+        }
     }
     call_finish(call, rc, rc < 0 ? err_text() : NULL);
 }

@@ -9,11 +9,13 @@
 #include "node/report.h"
 #include "os/door.h"
 #include "os/host.h"
+#include "os/journal.h"
 #include "os/sock.h"
-#include "os/store.h"
 #include "protocol/master.h"
 
-#define SERVICE_LINGER_US  1000000u /* farewells have so long to be sent */
+#define SERVICE_LINGER_US 1000000u /* farewells have so long to be sent */
+#define EVENTS_BYTES_MAX                                                                           \
+    (UINT64_C(64) << 20) /* of events.jsonl; so much is kept JOURNAL_KEPT times */
 #define TIMEOUT_MS_DEFAULT 300000u
 #define LEASE_MS_DEFAULT   10000u
 
@@ -36,7 +38,7 @@ struct solo_master {
     struct loop_task failures;
     bool failures_queued, over;
     int rc;
-    int events_fd; /* -1: none */
+    struct journal events; /* path "": none */
     char job_id[SOLO_NAME_MAX];
     char *token;
     char text[SOLO_TEXT_MAX]; /* of the event that ended it */
@@ -93,8 +95,9 @@ static void note_event(struct solo_master *service, const struct event *event)
 {
     char line[EVENTS_LINE_MAX];
     report_line(event, line, sizeof line);
-    log_line(SOLO_LOG_INFO, "solo master: %s", line);
-    if (service->events_fd >= 0 && store_line(service->events_fd, line) < 0) {
+    bool often = event->kind == EVENT_BEGIN || event->kind == EVENT_COMMITTED;
+    log_line(often ? SOLO_LOG_DEBUG : SOLO_LOG_INFO, "solo master: %s", line);
+    if (service->events.path[0] && journal_add(&service->events, line) < 0) {
         log_line(SOLO_LOG_WARN, "solo master: %s", err_text());
     }
     if (event->kind == EVENT_OVER) {
@@ -373,7 +376,7 @@ static int open_service(struct solo_master *service, const struct solo_master_co
     TRY(loop_new(&service->loop));
     TRY(init_master(service, config));
     if (config->events_path && config->events_path[0]) {
-        TRY(store_lines_open(config->events_path, &service->events_fd));
+        TRY(journal_open(&service->events, config->events_path, EVENTS_BYTES_MAX));
     }
     service->tick.fn = on_tick;
     service->end.fn = on_end;
@@ -397,7 +400,7 @@ int solo_master_open(const struct solo_master_config *from, struct solo_master *
     if (!service) {
         return err_set(SOLO_ENOMEM, "no memory for the master");
     }
-    service->events_fd = -1;
+    service->events.fd = -1;
     int rc = open_service(service, &config);
     if (rc < 0) {
         solo_master_close(service);
@@ -431,9 +434,7 @@ void solo_master_close(struct solo_master *service)
         conn_free(service->clients[i].conn);
     }
     loop_free(service->loop);
-    if (service->events_fd >= 0) {
-        store_close(service->events_fd);
-    }
+    journal_close(&service->events);
     free(service->token);
     free(service);
 }

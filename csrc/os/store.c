@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -224,23 +223,4 @@ int store_read(int fd, void *bytes, size_t size)
 void store_close(int fd)
 {
     close(fd);
-}
-
-int store_lines_open(const char *path, int *fd_out)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        return err_errno("cannot append to %.200s", path);
-    }
-    *fd_out = fd;
-    return 0;
-}
-
-int store_line(int fd, const char *line)
-{
-    struct iovec parts[] = {{(void *)(uintptr_t)line, strlen(line)}, {"\n", 1}};
-    if (writev(fd, parts, 2) < 0) {
-        return err_errno("cannot append a line");
-    }
-    return 0;
 }

@@ -34,8 +34,4 @@ int store_open(const char *folder, const char *name, int *fd_out, uint64_t *size
 int store_read(int fd, void *bytes, size_t size);
 void store_close(int fd);
 
-/* A file that only grows, line by line; its folder must be there. Gives *fd_out: store_close. */
-int store_lines_open(const char *path, int *fd_out);
-int store_line(int fd, const char *line); /* adds the newline; one write */
-
 #endif

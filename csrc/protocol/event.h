@@ -8,7 +8,7 @@
 enum event_kind {
     EVENT_JOINED,      /* rank came into the member list; text: "founder", "joiner" or "rejoined" */
     EVENT_LEFT,        /* said goodbye; text: its reason; rc 0: finished */
-    EVENT_LOST,        /* connection or lease ended, or was dropped; text: why */
+    EVENT_LOST,        /* connection or lease ended, or was dropped; rc and text: why */
     EVENT_REFUSED,     /* rc, text as it was told */
     EVENT_BEGIN,       /* round, attempt, member_count */
     EVENT_COMMITTED,   /* round = version, attempt, member_count, contributor_count, digest, bytes;

@@ -332,8 +332,12 @@ static void on_message(struct master *master, uint32_t conn, const struct msg *m
 static void on_closed(struct master *master, uint32_t conn, const char *why, struct master_out *out)
 {
     struct node *node = master_node_of_conn(master, conn);
+    char all[MSG_TEXT_MAX];
+    struct text text = text_of(all, sizeof all);
+    text_add(&text, "killed, crashed or cut off: ");
+    text_add(&text, why ? why : "its connection ended");
     if (node) {
-        join_gone(master, node, false, SOLO_ECLOSED, why ? why : "its connection ended", out);
+        join_gone(master, node, false, SOLO_ECLOSED, all, out);
     }
 }
 

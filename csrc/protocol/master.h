@@ -157,6 +157,7 @@ struct master {
 
     struct msg msg_admit, msg_members, msg_begin, msg_verdict, msg_end; /* for many receivers */
     struct master_left left[MASTER_LEFT_MAX];
+    uint32_t left_told;  /* so many of them are in a MEMBERS that was sent */
     uint32_t left_count; /* the newest is at (left_count - 1) % MASTER_LEFT_MAX */
 };
 

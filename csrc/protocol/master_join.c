@@ -188,8 +188,7 @@ static bool refused(struct master *master, uint32_t conn, const struct msg_join 
     }
     if (join->returning && join->epoch.incarnation >= MASTER_INCARNATION_MAX) {
         struct text text = refuse(conn, SOLO_EPEER, 0, out);
-        text_add(&text, "it tells of a master later than any can be: its memory is damaged, or it "
-                        "is no node of solo's");
+        text_add(&text, "it tells of a master later than any can be: it is damaged");
         tell_refused(join, out);
         return true;
     }
@@ -309,16 +308,6 @@ static void remember(struct master *master, const struct node *node, bool goodby
     text_copy(left->why, sizeof left->why, why);
 }
 
-static void expect_back(struct master *master, uint32_t rank, bool goodbye)
-{
-    for (uint32_t i = 0; goodbye && i < master->expect_count; i++) {
-        if (master->expect_ranks[i] == rank) {
-            master->expect_ranks[i] = master->expect_ranks[--master->expect_count];
-            return;
-        }
-    }
-}
-
 void join_gone(struct master *master, struct node *node, bool goodbye, int rc, const char *why,
                struct master_out *out)
 {
@@ -330,7 +319,9 @@ void join_gone(struct master *master, struct node *node, bool goodbye, int rc, c
     }
     node->used = false;
     master->rows_stale = true;
-    expect_back(master, gone.identity.node_rank, goodbye);
+    if (goodbye) {
+        settle_goodbye(master, gone.identity.node_rank);
+    }
     if (gone.listed) { /* with fewer members it is another attempt ... */
         list_remove(master, &gone);
         master->attempts = 0;

@@ -137,6 +137,21 @@ static void add_row(struct msg_members *members, const struct node *node)
         .identity = node->identity, .listed = node->listed, .founder = node->founder};
 }
 
+static void add_gone(struct master *master)
+{
+    struct msg_members *members = &master->members;
+    uint32_t news = master->left_count - master->left_told;
+    members->gone_count = news < MSG_GONE_MAX ? news : MSG_GONE_MAX;
+    for (uint32_t i = 0; i < members->gone_count; i++) {
+        uint32_t at = master->left_count - members->gone_count + i;
+        const struct master_left *left = &master->left[at % MASTER_LEFT_MAX];
+        struct msg_gone *gone = &members->gone[i];
+        *gone = (struct msg_gone){.node_rank = left->identity.node_rank, .goodbye = left->goodbye};
+        text_copy(gone->text, sizeof gone->text, left->why);
+    }
+    master->left_told = master->left_count;
+}
+
 static void rebuild(struct master *master)
 {
     struct node *sorted[SOLO_MEMBERS_MAX];
@@ -156,6 +171,7 @@ static void rebuild(struct master *master)
     members->version = master->version;
     members->job_step = master->job_step;
     members->epoch = master->epoch;
+    add_gone(master);
 }
 
 static void expect(struct master *master)

@@ -65,6 +65,7 @@ bool join_over(struct master *master); /* the founders have finished */
 #define MASTER_INCARNATION_MAX    (UINT64_MAX - MASTER_INCARNATION_SPREAD) /* that can be raised */
 void settle_step(struct master *master, struct master_out *out);
 void settle_again(struct master *master); /* nobody who holds the anchor is left */
+void settle_goodbye(struct master *master, uint32_t rank);
 void settle_report(struct master *master, const struct msg_join *join);
 void settle_wake(const struct master *master, struct master_out *out);
 

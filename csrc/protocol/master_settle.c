@@ -21,6 +21,17 @@ void settle_report(struct master *master, const struct msg_join *join)
     }
 }
 
+/* It does not come back: after a restart nobody waits for it. */
+void settle_goodbye(struct master *master, uint32_t rank)
+{
+    for (uint32_t i = 0; i < master->expect_count; i++) {
+        if (master->expect_ranks[i] == rank) {
+            master->expect_ranks[i] = master->expect_ranks[--master->expect_count];
+            return;
+        }
+    }
+}
+
 /* Who is catching up may be about to hold what the others took with them: he is waited for. */
 void settle_again(struct master *master)
 {

@@ -121,6 +121,16 @@ static void take_row(struct member *member, const struct msg_member *row, uint32
     }
 }
 
+static void tell_gone(const struct msg_members *members, struct out *out)
+{
+    for (uint32_t i = 0; i < members->gone_count; i++) {
+        const struct msg_gone *gone = &members->gone[i];
+        struct event *event = out_event(out, gone->goodbye ? EVENT_LEFT : EVENT_LOST);
+        event->rank = gone->node_rank;
+        text_copy(event->text, sizeof event->text, gone->text);
+    }
+}
+
 void links_members(struct member *member, const struct msg_members *members, struct out *out)
 {
     uint8_t named[SOLO_MEMBERS_MAX] = {0};
@@ -137,6 +147,7 @@ void links_members(struct member *member, const struct msg_members *members, str
             forget(member, i, out);
         }
     }
+    tell_gone(members, out);
     member->epoch = members->epoch;
     member->listed_count = members->listed_count;
     member->job_step = members->job_step;

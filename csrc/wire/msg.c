@@ -120,6 +120,12 @@ static void fields_members(struct fields *f, struct msg_members *members)
         members->rows[i].listed = i < members->listed_count;
         members->rows[i].identity.host_id[0] = 0;
     }
+    FIELD_COUNT(f, "gone_count", members->gone_count, MSG_GONE_MAX);
+    for (uint32_t i = 0; f->ok && i < members->gone_count; i++) {
+        FIELD_UINT(f, "node_rank", members->gone[i].node_rank, 4);
+        FIELD_BOOL(f, "goodbye", members->gone[i].goodbye);
+        FIELD_TEXT(f, "text", members->gone[i].text);
+    }
 }
 
 static void fields_ready(struct fields *f, struct msg_ready *ready)

@@ -15,6 +15,7 @@
 #define MSG_REASON_MAX 320u                   /* bytes of a reason with its final zero */
 #define MSG_DONORS_MAX 16u                    /* donors named to one joiner */
 #define MSG_SECTIONS   4u                     /* enum solo_role */
+#define MSG_GONE_MAX   16u                    /* nodes whose end one MEMBERS tells */
 #define MSG_OWED_BYTES (SOLO_MEMBERS_MAX / 8) /* a bit per slot */
 
 /* One attempt at one round. The round that makes version v + 1 has the number v + 1;
@@ -95,12 +96,20 @@ struct msg_member {               /* a row of MEMBERS: members first, in slot or
     bool founder;
 };
 
+struct msg_gone { /* it was there when the last MEMBERS was sent */
+    uint32_t node_rank;
+    bool goodbye; /* it said it itself; else it was lost */
+    char text[MSG_TEXT_MAX];
+};
+
 struct msg_members {
     struct epoch epoch;
     uint64_t version, job_step;
     uint32_t listed_count; /* members: rows 0 ... listed_count - 1 are slots */
     uint32_t count;        /* rows */
     struct msg_member rows[SOLO_MEMBERS_MAX];
+    uint32_t gone_count; /* who went since, the latest of them */
+    struct msg_gone gone[MSG_GONE_MAX];
 };
 
 struct msg_ready {

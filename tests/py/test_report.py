@@ -44,6 +44,23 @@ def test_a_node_that_the_master_dropped_is_told_that_and_not_that_the_master_is_
     assert "the master is back" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ('{"event": "lost", "node": 1, "text": "silent for 10 s"}', "is gone (silent for 10 s): host"),
+        ('{"event": "left", "node": 1, "text": "finished"}', "is gone (finished): host"),
+        ('{"event": "left", "node": 7, "text": "finished"}', "is gone: host"),
+    ],
+)
+def test_a_node_that_is_gone_is_told_with_the_reason(
+    event: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(Config(node_rank=0))
+    report._tell_members(Engine(members=2).members())
+    report.follow(Engine(event, members=1))  # type: ignore[arg-type]
+    assert "node 1 " + says in capsys.readouterr().err
+
+
 def test_a_node_that_gets_no_state_is_told_at_which_address_the_others_must_reach_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

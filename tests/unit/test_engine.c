@@ -195,6 +195,41 @@ TEST(the_anchor_and_its_momentum_can_be_read)
     close_all(1);
 }
 
+#define LARGE (3u << 20)
+
+static struct {
+    float anchor[LARGE], value[LARGE];
+    bool half_seen; /* by somebody else's command */
+} large;
+
+static void look_at_half(void *context, void *argument)
+{
+    struct solo *solo = context;
+    (void)argument;
+    if (large.anchor[LARGE - 1] > 0) {
+        return;
+    }
+    large.half_seen = large.half_seen || large.anchor[0] > 0;
+    CHECK_EQ(mailbox_post(solo->mailbox, look_at_half, solo, NULL), 0);
+}
+
+TEST(others_get_their_turn_while_a_large_anchor_is_read)
+{
+    static const struct solo_tensor tensor = {"large", LARGE, SOLO_F32, SOLO_PARAM};
+    open_master(1);
+    open_node(0, "avg");
+    void *data[] = {large.value};
+    for (uint32_t i = 0; i < LARGE; i++) {
+        large.value[i] = (float)(i + 1);
+    }
+    CHECK_EQ(solo_attach(nodes[0].solo, &tensor, 1, data, NULL), 0);
+    CHECK_EQ(mailbox_post(nodes[0].solo->mailbox, look_at_half, nodes[0].solo, NULL), 0);
+    CHECK_EQ(solo_read_anchor(nodes[0].solo, 0, large.anchor, NULL), 0);
+    CHECK(memcmp(large.anchor, large.value, sizeof large.anchor) == 0);
+    CHECK(large.half_seen);
+    close_all(1);
+}
+
 TEST(one_merge_at_a_time_and_a_wait_that_only_looks)
 {
     open_master(2);

@@ -1,0 +1,117 @@
+#include "os/journal.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static char folder[64], path[128];
+
+static void make_folder(void)
+{
+    snprintf(folder, sizeof folder, "/tmp/solo-journal-XXXXXX");
+    CHECK(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/events.jsonl", folder);
+}
+
+static const char *content(const char *suffix)
+{
+    static char text[256];
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    FILE *file = fopen(name, "r");
+    if (!file) {
+        return "none";
+    }
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+static void remove_all(void)
+{
+    static const char *const suffixes[] = {"", ".1", ".2", ".3", ".4"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
+        unlink(name);
+    }
+    CHECK_EQ(rmdir(folder), 0);
+}
+
+TEST(a_journal_never_grows_beyond_its_limit_and_keeps_the_latest_lines)
+{
+    make_folder();
+    struct journal journal;
+    CHECK_EQ(journal_open(&journal, path, 8), 0);
+    for (int i = 0; i < 12; i++) {
+        char line[8];
+        snprintf(line, sizeof line, "%03d", i);
+        CHECK_EQ(journal_add(&journal, line), 0);
+    }
+    journal_close(&journal);
+    CHECK_STR(content(""), "010\n011\n");
+    CHECK_STR(content(".1"), "008\n009\n");
+    CHECK_STR(content(".3"), "004\n005\n");
+    CHECK_STR(content(".4"), "none");
+    remove_all();
+}
+
+TEST(a_journal_goes_on_with_what_an_earlier_process_wrote)
+{
+    make_folder();
+    struct journal journal;
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(journal_open(&journal, path, 8), 0);
+        CHECK_EQ(journal_add(&journal, "abc"), 0);
+        journal_close(&journal);
+    }
+    CHECK_STR(content(""), "abc\n");
+    CHECK_STR(content(".1"), "abc\nabc\n");
+    remove_all();
+}
+
+TEST(a_line_longer_than_the_limit_has_a_file_of_its_own)
+{
+    make_folder();
+    struct journal journal;
+    CHECK_EQ(journal_open(&journal, path, 4), 0);
+    CHECK_EQ(journal_add(&journal, "longer than that"), 0);
+    CHECK_EQ(journal_add(&journal, "abc"), 0);
+    journal_close(&journal);
+    CHECK_STR(content(""), "abc\n");
+    CHECK_STR(content(".1"), "longer than that\n");
+    remove_all();
+}
+
+/* Another file is at the first one's new place: the limit is kept, the lines are not. */
+TEST(a_file_that_cannot_be_moved_away_is_emptied)
+{
+    make_folder();
+    char other[160];
+    snprintf(other, sizeof other, "%s.1", path);
+    CHECK_EQ(mkdir(other, 0700), 0);
+    char kept[160];
+    snprintf(kept, sizeof kept, "%s.2", path);
+    CHECK_EQ(mkdir(kept, 0700), 0);
+    char inside[176];
+    snprintf(inside, sizeof inside, "%s/x", other);
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    snprintf(inside, sizeof inside, "%s/x", kept);
+    CHECK_EQ(mkdir(inside, 0700), 0);
+    char third[160];
+    snprintf(third, sizeof third, "%s.3", path);
+    FILE *file = fopen(third, "w");
+    CHECK(file);
+    fclose(file);
+    struct journal journal;
+    CHECK_EQ(journal_open(&journal, path, 8), 0);
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQ(journal_add(&journal, "abc"), 0);
+    }
+    journal_close(&journal);
+    CHECK_STR(content(""), "abc\n");
+    char command[200];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK_EQ(system(command), 0);
+}
