@@ -30,6 +30,7 @@ enum code {
     CODE_LOOPBACK = 21,
     CODE_MISSING = 22,
     CODE_SETTINGS = 23,
+    CODE_CLOCK = 24,
     CODE_DEVICES = 30,
     CODE_INTERVAL = 31,
     CODE_MEMORY = 32,

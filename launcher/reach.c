@@ -69,6 +69,24 @@ struct finding reach_judge(const struct launch *launch, const struct solo_status
         text_format("solorun status %s", launch->master_text));
 }
 
+struct finding reach_clock(const struct launch *launch, const struct solo_status *status,
+                           struct finding reached)
+{
+    enum { TOLD_US = 1000000 };
+    int64_t ahead_us = status->ahead_us, limit_us = TOLD_US + (int64_t)status->rtt_us;
+    if (reached.level != LEVEL_OK || (ahead_us <= limit_us && ahead_us >= -limit_us)) {
+        return reached;
+    }
+    return warn(CODE_CLOCK,
+                text_format("the clock of this machine is %.1f s %s that of the master (%s)",
+                            (ahead_us < 0 ? -1 : 1) * (double)ahead_us / 1e6,
+                            ahead_us < 0 ? "before" : "behind", status->master_name),
+                text_format("the times in the logs of node %d and in events.jsonl do not fit "
+                            "together; merging needs no clock",
+                            launch->node_rank),
+                "set both clocks by NTP: timedatectl set-ntp true");
+}
+
 /* Whose job it is, by asking without saying for which. */
 static const char *other_job(const struct launch *launch)
 {
@@ -215,8 +233,9 @@ struct finding reach_master(struct launch *launch)
         struct finding finding = reach_once(launch, PROBE_MS, &status, true);
         uint64_t now = reach_now_ms();
         if (finding.level == LEVEL_OK) {
-            return fine("job %s, %u members, %.1f ms away", status.job_id, status.member_count,
-                        status.rtt_us / 1e3);
+            return reach_clock(launch, &status,
+                               fine("job %s, %u members, %.1f ms away", status.job_id,
+                                    status.member_count, status.rtt_us / 1e3));
         }
         bool patient =
             finding.code == CODE_RANK_HELD && may_go_away(launch, &status, now - wait.begun_ms);

@@ -18,6 +18,10 @@ struct finding reach_once(struct launch *launch, uint32_t timeout_ms, struct sol
 /* Whether the answer of a reached master lets this node join. Pure but for the host's name. */
 struct finding reach_judge(const struct launch *launch, const struct solo_status *status);
 
+/* Warns if the clock of a reached master is another than ours; else as `reached` says. */
+struct finding reach_clock(const struct launch *launch, const struct solo_status *status,
+                           struct finding reached);
+
 uint64_t reach_now_ms(void);
 
 #endif

@@ -147,6 +147,9 @@ static struct finding look_at_master(struct launch *launch)
         return fine("not asked");
     }
     struct finding finding = reach_once(launch, ASK_MS, &status, launch->node_rank >= 0);
+    if (status.reach == SOLO_REACHED) {
+        return reach_clock(launch, &status, finding);
+    }
     if (finding.level == LEVEL_WARN && launch->node_rank == 0 && launch->master_address.size &&
         machine_is_local(&launch->master_address)) {
         int fd = machine_listen(&launch->master_address, false);

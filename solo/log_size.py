@@ -19,7 +19,10 @@ LOOK_S = 1.0
 def install() -> None:
     """Watch this process's stdout and stderr if ``SOLO_LOG_SIZE`` (bytes) says so."""
     limit = int(os.environ.get("SOLO_LOG_SIZE", "0"))
-    files = [(fd, path) for fd in (1, 2) if (path := path_of(fd))]
+    files: dict[pathlib.Path, list[int]] = {}  # both may write to one
+    for fd in (1, 2):
+        if path := path_of(fd):
+            files.setdefault(path, []).append(fd)
     if limit and files:
         threading.Thread(target=watch, args=(files, limit), daemon=True, name="solo logs").start()
 
@@ -34,23 +37,26 @@ def path_of(fd: int) -> pathlib.Path | None:
     return None
 
 
-def watch(files: list[tuple[int, pathlib.Path]], limit: int) -> None:
+def watch(files: dict[pathlib.Path, list[int]], limit: int) -> None:
     """Look at the sizes now and then, for as long as the process lives."""
     while True:
         time.sleep(LOOK_S)
-        for fd, path in files:
+        for path, fds in files.items():
             with contextlib.suppress(OSError):  # a full disk: the log goes on as it is
-                if os.fstat(fd).st_size > limit:
-                    begin_anew(fd, path)
+                now = path.stat()
+                ours = [fd for fd in fds if os.path.samestat(os.fstat(fd), now)]
+                if ours and now.st_size > limit:
+                    begin_anew(ours, path)
 
 
-def begin_anew(fd: int, path: pathlib.Path) -> None:
-    """Keep the file as ``.1`` and let the descriptor write to an empty one of its name."""
+def begin_anew(fds: list[int], path: pathlib.Path) -> None:
+    """Keep the file as ``.1`` and let the descriptors write to an empty one of its name."""
     former, empty = (path.with_name(path.name + end) for end in (".1", ".new"))
     fresh = os.open(empty, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
     try:
         path.replace(former)
         empty.replace(path)
-        os.dup2(fresh, fd)
+        for fd in fds:
+            os.dup2(fresh, fd)
     finally:
         os.close(fresh)

@@ -263,6 +263,15 @@ def main(arguments: list[str] | None = None) -> int:
                 log=log,
             )
             return 1
+        if "logs_specs" in str(wrong):  # solorun asked for ours: the package does not name it
+            error(
+                62,
+                f"solo is not installed as a whole: {wrong}",
+                why="the package's metadata in this Python lacks the entry points of this version",
+                fix="in solo's source: pip install --no-build-isolation --force-reinstall "
+                "--no-deps .",
+            )
+            return REFUSED
         error(2, f"torchrun: {wrong}", next="solorun --help_all")
         return USAGE
     run_logs.drain()

@@ -313,6 +313,7 @@ struct solo_status {
     struct solo_status_member members[SOLO_MEMBERS_MAX]; /* live ones, then who left */
     /* The job's arguments as the master was told them (solo_master_config): "": not told. */
     char interval[SOLO_NAME_MAX], outer[SOLO_NAME_MAX], codec[SOLO_NAME_MAX];
+    int64_t ahead_us; /* of this machine's clock is the master's, to within rtt_us */
 };
 
 /* Asks the master at url for its status within timeout_ms, without joining; job_id NULL or "":

@@ -87,6 +87,7 @@ static void close_client(struct solo_master *service, uint32_t number)
 static void send_status(struct solo_master *service, uint32_t number)
 {
     master_status(&service->master, &service->status);
+    service->status.wall_us = clock_wall_us();
     struct msg msg = {.type = FRAME_STATUS, .table.status = &service->status};
     send_msg(service, number, &msg);
 }

@@ -10,7 +10,7 @@
 struct asking {
     struct conn *conn;
     struct msg_status answer;
-    uint64_t asked_us, answered_us;
+    uint64_t asked_us, answered_us, answered_wall_us;
     bool done;
     int rc;
     enum solo_reach reach;
@@ -36,6 +36,7 @@ static int on_frame(void *context, struct conn *conn, const struct frame *frame,
     struct msg msg = {.table.status = &asking->answer};
     TRY(msg_decode(frame->type, payload, frame->size, &msg));
     asking->answered_us = clock_us();
+    asking->answered_wall_us = clock_wall_us();
     asking->reach = SOLO_REACHED;
     asking->done = true;
     return 0;
@@ -69,6 +70,7 @@ static void fill(const struct asking *asking, struct solo_status *out)
     snprintf(out->master_name, sizeof out->master_name, "%s", from->master_name);
     snprintf(out->master_address, sizeof out->master_address, "%s", from->master_address);
     out->master_pid = from->master_pid;
+    out->ahead_us = (int64_t)(from->wall_us - asking->answered_wall_us + out->rtt_us / 2);
     out->incarnation = from->epoch.incarnation;
     out->epoch = from->epoch.counter;
     out->round = from->round;

@@ -244,6 +244,7 @@ static void fields_status(struct fields *f, struct msg_status *status)
     FIELD_TEXT(f, "master_name", status->master_name);
     FIELD_TEXT(f, "master_address", status->master_address);
     FIELD_UINT(f, "master_pid", status->master_pid, 8);
+    FIELD_UINT(f, "wall_us", status->wall_us, 8);
     FIELD_UINT(f, "round", status->round, 8);
     FIELD_UINT(f, "version", status->version, 8);
     fields_epoch(f, &status->epoch);
@@ -386,7 +387,7 @@ int msg_describe(enum frame_type type,
     } else if (type == FRAME_CATCHUP) {
         msg.as.catchup.donor_count = 1;
     } else if (type == FRAME_MEMBERS) {
-        members.listed_count = members.count = 1;
+        members.listed_count = members.count = members.gone_count = 1;
         msg.table.members = &members;
     } else if (type == FRAME_STATUS) {
         status.count = 1;

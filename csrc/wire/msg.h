@@ -214,6 +214,7 @@ struct msg_status {
     struct msg_arguments arguments; /* versions: else of whoever joined first */
     char master_name[MSG_TEXT_MAX], master_address[MSG_TEXT_MAX];
     uint64_t master_pid, round, version;
+    uint64_t wall_us; /* the master's clock when it answered, since 1970 */
     struct epoch epoch;
     uint32_t min_nodes, expected_nodes, member_count, count;
     bool over;

@@ -123,6 +123,56 @@ def test_node_0_starts_a_master_of_its_own_session_and_log(
     until(lambda: not psutil.pid_exists(pid))
 
 
+def test_a_master_log_that_is_too_large_begins_anew_and_is_kept_once(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    log = tmp_path / "logs" / "train" / "master.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("former\n")
+    os.truncate(log, 17 << 20)
+    node = start(*words_for(url, tmp_path, 0, "--lease=500ms"), script, "30")
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.kill)
+        assert node.stdout
+        assert node.stdout.readline() == "up\n"
+        with member(url, job_id="train", node_rank=1):
+            until((log.parent / "master.log.1").exists)
+        until(lambda: "told to" in log.read_text())  # why it left
+    node.wait()
+    assert (log.parent / "master.log.1").stat().st_size > 17 << 20
+    assert log.stat().st_size < 1 << 20
+
+
+LATE_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int rc = real(clock, out);
+    out->tv_sec -= clock == CLOCK_REALTIME ? 100 : 0;
+    return rc;
+}
+"""
+
+
+def test_a_node_whose_clock_is_not_the_masters_is_told_so(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    source, late = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(LATE_CLOCK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", late, source, "-ldl"], check=True)
+    with master(url, "--job_id=train"):
+        words = ["doctor", "--node_rank=1", "--job_id=train", f"--master_url={url}", script]
+        assert "SOLO-E024" not in run(*words).stdout
+        told = run(*words, LD_PRELOAD=str(late)).stdout
+        assert "the clock of this machine is 100.0 s behind that of the master" in told
+        started = run(*words_for(url, tmp_path, 1), script, "0", LD_PRELOAD=str(late))
+        assert started.returncode == 0
+        assert "SOLO-E024" in started.stderr and "100.0 s behind" in started.stderr
+
+
 def test_a_master_outlives_node_0_while_a_member_is_there_and_node_0_comes_back_to_it(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:

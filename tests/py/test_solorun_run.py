@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -253,6 +254,19 @@ def test_each_rank_has_its_files_and_rank_0_the_console(tmp_path: pathlib.Path) 
         assert job.log(f"node0/rank{rank}.err.log") == f"err {rank}\n"
 
 
+def test_a_package_without_this_versions_entry_points_is_told_as_that(
+    tmp_path: pathlib.Path,
+) -> None:
+    stale = tmp_path / "stale" / "solo_train-0.0.1.dist-info"
+    stale.mkdir(parents=True)
+    (stale / "METADATA").write_text("Metadata-Version: 2.1\nName: solo-train\nVersion: 0.0.1\n")
+    job = make(tmp_path, "print('x')")
+    done = run(*job.words, job.script, MARKS=str(job.marks), PYTHONPATH=str(stale.parent))
+    assert done.returncode == 78
+    assert "SOLO-E062: solo is not installed as a whole" in done.stderr
+    assert "pip install" in done.stderr
+
+
 def test_an_earlier_log_is_kept_once(tmp_path: pathlib.Path) -> None:
     job = make(tmp_path, "print(sys.argv[1])")
     for word in ("first", "second"):
@@ -283,6 +297,28 @@ def test_a_log_that_grows_too_large_begins_anew_and_the_console_misses_nothing(
     assert done.stdout == "".join(f"line {line}\n" for line in range(1000)) + "the end\n"
     assert job.log("node0/rank0.out.log") == "the end\n"
     assert job.log("node0/rank0.out.log.1").endswith("line 999\n")
+
+
+def test_a_log_that_takes_both_streams_begins_anew_for_both(tmp_path: pathlib.Path) -> None:
+    log, former = tmp_path / "all.log", tmp_path / "all.log.1"
+    body = (
+        "import os, sys, time\n"
+        "from solo import log_size\n"
+        "log_size.LOOK_S = 0.02\n"
+        "log_size.install()\n"
+        "for line in range(1000):\n    print('line', line, flush=True)\n"
+        "deadline = time.time() + 30\n"
+        "while not os.path.exists(sys.argv[1]) and time.time() < deadline:\n    time.sleep(0.02)\n"
+        "time.sleep(0.2)\n"  # ten looks: a second one must not move the new file away
+        "print('out', flush=True)\n"
+        "print('err', file=sys.stderr, flush=True)\n"
+    )
+    with log.open("w") as both:
+        command = [sys.executable, "-c", body, former]
+        env = {**os.environ, "SOLO_LOG_SIZE": "5000"}
+        subprocess.run(command, stdout=both, stderr=both, env=env, check=True, timeout=60)
+    assert former.read_text().endswith("line 999\n")
+    assert log.read_text() == "out\nerr\n"
 
 
 def test_the_console_survives_the_moment_in_which_a_log_has_no_file(tmp_path: pathlib.Path) -> None:
