@@ -28,6 +28,21 @@ struct vec_outer {
     float decay, gain, rate, delta, momentum;
 };
 
+/* A merge's last steps with a stretch of plain fp32 values, in one pass over memory: the mean,
+ * maybe made from two deltas, its digest, the outer step with it, the digest of what comes out.
+ *   mean = delta, or with `local`: (0 + own * (anchor - local)) + other * delta
+ * Digests go on from their lanes; `next` and `next_momentum` begin on a cache line. */
+struct vec_pass {
+    const float *delta;
+    const float *local; /* NULL: delta is the mean */
+    float own, other;
+    float *mean; /* with `local`: goes here */
+    const float *anchor, *momentum;
+    float *next, *next_momentum; /* past the caches; no momentum: both NULL */
+    const struct vec_outer *outer;
+    uint64_t *mean_lanes, *next_lanes, *momentum_lanes;
+};
+
 struct vec {
     const char *name;
 
@@ -81,6 +96,12 @@ struct vec {
     /* Eight lanes over 64-byte stripes of little-endian words: lane = low32(x) * factor +
      * high32(x), x = lane + word. digest.c does the rest. */
     void (*digest_stripes)(uint64_t lanes[8], const uint8_t *bytes, size_t stripe_count);
+
+    /* Counts are multiples of 16. The largest element's bits of the mean, as absmax_bits: if it is
+     * not finite, what was written is rubbish. */
+    uint32_t (*merge_pass)(const struct vec_pass *pass, size_t count);
+    /* anchor - local past the caches, for any `out`; absmax_bits of it. */
+    uint32_t (*delta_stream)(float *out, const float *anchor, const float *local, size_t count);
 
     /* memcpy past the caches, for outputs larger than they are and not read again soon. */
     void (*copy_stream)(void *out, const void *in, size_t size);

@@ -11,7 +11,7 @@
 #define D      4
 typedef __m256 vf;
 typedef __m256d vd;
-typedef __m256i vu;
+typedef __m256i vu, vg;
 
 #define vf_load(at)        _mm256_loadu_ps(at)
 #define vf_store(at, a)    _mm256_storeu_ps(at, a)
@@ -32,6 +32,11 @@ typedef __m256i vu;
 #define vu_max(a, b)       _mm256_max_epu32(a, b)
 #define vu_abs(a)          _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7fffffff))
 #define vf_from_vu(a)      _mm256_castsi256_ps(a)
+#define vf_stream(at, a)   _mm256_stream_ps(at, a)
+#define stream_end()       _mm_sfence() /* no flag that is set after them overtakes them */
+#define vg_load(at)        _mm256_loadu_si256((const vg *)(at))
+#define vg_store(at, a)    _mm256_storeu_si256((vg *)(at), a)
+#define vg_of(a)           _mm256_castps_si256(a)
 #define load16(at)         _mm_loadu_si128((const __m128i *)(at))
 #define vf_from_f16(at)    _mm256_cvtph_ps(load16(at))
 #define f16_from_vf(at, a) _mm_storeu_si128((__m128i *)(at), _mm256_cvtps_ph(a, 0))
@@ -100,23 +105,22 @@ TARGET static void max_i64(int64_t *out, const int64_t *a, const int64_t *b, siz
     vec_scalar.max_i64(out + i, a + i, b + i, count - i);
 }
 
-WORD vu digest_step(vu lanes, const uint8_t *bytes)
+WORD vg vg_step(vg lanes, vg words)
 {
-    vu mixed = _mm256_add_epi64(lanes, _mm256_loadu_si256((const vu *)bytes));
+    vu mixed = _mm256_add_epi64(lanes, words);
     vu product = _mm256_mul_epu32(mixed, _mm256_set1_epi64x(VEC_DIGEST_FACTOR));
     return _mm256_add_epi64(product, _mm256_srli_epi64(mixed, 32));
 }
 
 TARGET static void digest_stripes(uint64_t lanes[8], const uint8_t *bytes, size_t stripe_count)
 {
-    vu first = _mm256_loadu_si256((const vu *)lanes);
-    vu second = _mm256_loadu_si256((const vu *)(lanes + 4));
+    vg first = vg_load(lanes), second = vg_load(lanes + 4);
     for (size_t i = 0; i < stripe_count; i++, bytes += 64) {
-        first = digest_step(first, bytes);
-        second = digest_step(second, bytes + 32);
+        first = vg_step(first, vg_load(bytes));
+        second = vg_step(second, vg_load(bytes + 32));
     }
-    _mm256_storeu_si256((vu *)lanes, first);
-    _mm256_storeu_si256((vu *)(lanes + 4), second);
+    vg_store(lanes, first);
+    vg_store(lanes + 4, second);
 }
 
 TARGET static void copy_stream(void *out, const void *in, size_t size)
@@ -131,7 +135,7 @@ TARGET static void copy_stream(void *out, const void *in, size_t size)
         _mm256_stream_si256((vu *)(to + i), _mm256_loadu_si256((const vu *)(from + i)));
     }
     vec_scalar.copy_stream(to + i, from + i, size - i);
-    _mm_sfence(); /* streamed stores are not ordered before a flag that is set after them */
+    stream_end();
 }
 
 #include "kernels/vec_body.h"

@@ -11,7 +11,7 @@
 #define D      8
 typedef __m512 vf;
 typedef __m512d vd;
-typedef __m512i vu;
+typedef __m512i vu, vg;
 
 #define vf_load(at)        _mm512_loadu_ps(at)
 #define vf_store(at, a)    _mm512_storeu_ps(at, a)
@@ -33,6 +33,11 @@ typedef __m512i vu;
 #define vu_abs(a)          _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff))
 #define vu_most(a)         _mm512_reduce_max_epu32(a)
 #define vf_from_vu(a)      _mm512_castsi512_ps(a)
+#define vf_stream(at, a)   _mm512_stream_ps(at, a)
+#define stream_end()       _mm_sfence() /* no flag that is set after them overtakes them */
+#define vg_load(at)        _mm512_loadu_si512(at)
+#define vg_store(at, a)    _mm512_storeu_si512(at, a)
+#define vg_of(a)           _mm512_castps_si512(a)
 #define load32(at)         _mm256_loadu_si256((const __m256i *)(at))
 #define vf_from_f16(at)    _mm512_cvtph_ps(load32(at))
 #define f16_from_vf(at, a) _mm256_storeu_si256((__m256i *)(at), _mm512_cvtps_ph(a, 0))
@@ -85,14 +90,19 @@ TARGET static void max_i64(int64_t *out, const int64_t *a, const int64_t *b, siz
     vec_scalar.max_i64(out + i, a + i, b + i, count - i);
 }
 
+WORD vg vg_step(vg lanes, vg words)
+{
+    vg mixed = _mm512_add_epi64(lanes, words), factor = _mm512_set1_epi64(VEC_DIGEST_FACTOR);
+    return _mm512_add_epi64(_mm512_mul_epu32(mixed, factor), _mm512_srli_epi64(mixed, 32));
+}
+
 TARGET static void digest_stripes(uint64_t lanes[8], const uint8_t *bytes, size_t stripe_count)
 {
-    vu all = _mm512_loadu_si512(lanes), factor = _mm512_set1_epi64(VEC_DIGEST_FACTOR);
+    vg all = vg_load(lanes);
     for (size_t i = 0; i < stripe_count; i++, bytes += 64) {
-        vu mixed = _mm512_add_epi64(all, _mm512_loadu_si512(bytes));
-        all = _mm512_add_epi64(_mm512_mul_epu32(mixed, factor), _mm512_srli_epi64(mixed, 32));
+        all = vg_step(all, vg_load(bytes));
     }
-    _mm512_storeu_si512(lanes, all);
+    vg_store(lanes, all);
 }
 
 TARGET static void copy_stream(void *out, const void *in, size_t size)
@@ -107,7 +117,7 @@ TARGET static void copy_stream(void *out, const void *in, size_t size)
         _mm512_stream_si512((vu *)(to + i), _mm512_loadu_si512(from + i));
     }
     vec_scalar.copy_stream(to + i, from + i, size - i);
-    _mm_sfence(); /* streamed stores are not ordered before a flag that is set after them */
+    stream_end();
 }
 
 #include "kernels/vec_body.h"

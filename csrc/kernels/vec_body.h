@@ -11,6 +11,9 @@
  *   bf16_round (vf to vu: half.h's bf16_rounded), bf16_from_vu: store of the upper halves
  *   vu_zero vu_max vu_abs (vf to vu: bits without sign) vu_most (largest lane)
  *   vf_from_vu        bits as floats
+ *   vf_stream, stream_end: stores past the caches, aligned; what follows them comes after them
+ *   vg                a vf's worth of the digest's lanes: vg_load, vg_store, vg_of (vf to vg),
+ *                     vg_step(lanes, words)
  *   max_i64, digest_stripes, copy_stream: whole functions
  *
  * What is left below a full vector goes to vec_scalar. */
@@ -219,4 +222,112 @@ TARGET static void outer_momentum(float *anchor, float *momentum, const float *m
     if (i < count) {
         vec_scalar.outer_momentum(anchor + i, momentum + i, mean + i, step, count - i);
     }
+}
+
+/* ---- several steps of a merge in one pass ------------------------------------------------- */
+
+#define STRIPE          16u /* floats of a digest's stripe */
+#define PARTS           (STRIPE / F)
+#define INLINE          TARGET static inline __attribute__((always_inline))
+#define EACH_PART(part) _Pragma("GCC unroll 4") for (unsigned part = 0; part < PARTS; part++)
+
+struct lanes {
+    vg part[PARTS];
+};
+
+INLINE struct lanes lanes_load(const uint64_t *from)
+{
+    struct lanes lanes;
+    EACH_PART(part)
+    {
+        lanes.part[part] = vg_load(from + 8 / PARTS * part);
+    }
+    return lanes;
+}
+
+INLINE void lanes_store(uint64_t *to, const struct lanes *lanes)
+{
+    EACH_PART(part)
+    {
+        vg_store(to + 8 / PARTS * part, lanes->part[part]);
+    }
+}
+
+INLINE vf pass_mean(const struct vec_pass *pass, size_t i, vf anchor, bool sums)
+{
+    vf delta = vf_load(pass->delta + i);
+    if (!sums) {
+        return delta;
+    }
+    vf own = vf_mul(vf_set(pass->own), vf_sub(anchor, vf_load(pass->local + i)));
+    vf sum = vf_add(vf_add(vf_set(0.0f), own), vf_mul(vf_set(pass->other), delta));
+    vf_store(pass->mean + i, sum);
+    return sum;
+}
+
+/* Both flags are known to the compiler: it makes four functions of this one. */
+INLINE uint32_t pass_of(const struct vec_pass *given, size_t count, bool sums, bool moves)
+{
+    const struct vec_pass copy = *given, *pass = &copy; /* which no store can change */
+    const struct vec_outer *outer = pass->outer;
+    vf decay = vf_set(outer->decay), gain = vf_set(outer->gain), rate = vf_set(outer->rate);
+    vf of_delta = vf_set(outer->delta), of_momentum = vf_set(outer->momentum);
+    vf plain = vf_set(outer->rate * outer->delta);
+    struct lanes means = lanes_load(pass->mean_lanes), nexts = lanes_load(pass->next_lanes);
+    struct lanes momenta = moves ? lanes_load(pass->momentum_lanes) : means;
+    vu most = vu_zero();
+    for (size_t stripe = 0; stripe < count; stripe += STRIPE) {
+        EACH_PART(part)
+        {
+            size_t i = stripe + F * part;
+            vf anchor = vf_load(pass->anchor + i), mean = pass_mean(pass, i, anchor, sums);
+            vf change = mean;
+            most = vu_max(most, vu_abs(mean));
+            means.part[part] = vg_step(means.part[part], vg_of(mean));
+            if (moves) {
+                vf m = vf_add(vf_mul(decay, vf_load(pass->momentum + i)), vf_mul(gain, mean));
+                change = vf_add(vf_mul(of_delta, mean), vf_mul(of_momentum, m));
+                momenta.part[part] = vg_step(momenta.part[part], vg_of(m));
+                vf_stream(pass->next_momentum + i, m);
+            }
+            vf next = vf_sub(anchor, vf_mul(moves ? rate : plain, change));
+            nexts.part[part] = vg_step(nexts.part[part], vg_of(next));
+            vf_stream(pass->next + i, next);
+        }
+    }
+    stream_end();
+    lanes_store(pass->mean_lanes, &means);
+    lanes_store(pass->next_lanes, &nexts);
+    if (moves) {
+        lanes_store(pass->momentum_lanes, &momenta);
+    }
+    return vu_most(most);
+}
+
+TARGET static uint32_t merge_pass(const struct vec_pass *pass, size_t count)
+{
+    if (pass->local) {
+        return pass->momentum ? pass_of(pass, count, true, true)
+                              : pass_of(pass, count, true, false);
+    }
+    return pass->momentum ? pass_of(pass, count, false, true) : pass_of(pass, count, false, false);
+}
+
+TARGET static uint32_t delta_stream(float *out, const float *anchor, const float *local,
+                                    size_t count)
+{
+    size_t head = (-(uintptr_t)out & (sizeof(vf) - 1)) / sizeof *out;
+    bool streams = (uintptr_t)out % sizeof *out == 0 && head <= count;
+    size_t i = streams ? head : count;
+    uint32_t rest = vec_scalar.delta_stream(out, anchor, local, i);
+    vu most = vu_zero();
+    for (; i + F <= count; i += F) {
+        vf difference = vf_sub(vf_load(anchor + i), vf_load(local + i));
+        most = vu_max(most, vu_abs(difference));
+        vf_stream(out + i, difference);
+    }
+    stream_end();
+    uint32_t tail = vec_scalar.delta_stream(out + i, anchor + i, local + i, count - i);
+    uint32_t found = vu_most(most), ends = tail > rest ? tail : rest;
+    return ends > found ? ends : found;
 }

@@ -12,6 +12,7 @@
 typedef float32x4_t vf;
 typedef float64x2_t vd;
 typedef uint32x4_t vu;
+typedef uint64x2_t vg;
 
 #define vf_load(at)      vld1q_f32(at)
 #define vf_store(at, a)  vst1q_f32(at, a)
@@ -34,6 +35,11 @@ typedef uint32x4_t vu;
 #define vu_most(a)       vmaxvq_u32(a)
 #define vf_from_vu(a)    vreinterpretq_f32_u32(a)
 #define vf_from_bf16(at) vf_from_vu(vshll_n_u16(vld1_u16(at), 16))
+#define vf_stream(at, a) vst1q_f32(at, a) /* no non-temporal intrinsics here */
+#define stream_end()     ((void)0)
+#define vg_load(at)      vld1q_u64(at)
+#define vg_store(at, a)  vst1q_u64(at, a)
+#define vg_of(a)         vreinterpretq_u64_f32(a)
 
 /* float16x4_t is how the conversion instructions are reached; its bits are the uint16s. */
 WORD vf vf_from_f16(const uint16_t *at)
@@ -97,30 +103,33 @@ static void max_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t cou
     vec_scalar.max_i64(out + i, a + i, b + i, count - i);
 }
 
-WORD uint64x2_t digest_step(uint64x2_t lanes, const uint8_t *bytes)
+WORD vg vg_step(vg lanes, vg words)
 {
-    uint64x2_t mixed = vaddq_u64(lanes, vreinterpretq_u64_u8(vld1q_u8(bytes)));
-    uint32x2_t factor = vdup_n_u32(VEC_DIGEST_FACTOR);
-    return vmlal_u32(vshrq_n_u64(mixed, 32), vmovn_u64(mixed), factor);
+    vg mixed = vaddq_u64(lanes, words);
+    return vmlal_u32(vshrq_n_u64(mixed, 32), vmovn_u64(mixed), vdup_n_u32(VEC_DIGEST_FACTOR));
+}
+
+WORD vg bytes_load(const uint8_t *bytes)
+{
+    return vreinterpretq_u64_u8(vld1q_u8(bytes));
 }
 
 static void digest_stripes(uint64_t lanes[8], const uint8_t *bytes, size_t stripe_count)
 {
-    uint64x2_t a = vld1q_u64(lanes), b = vld1q_u64(lanes + 2);
-    uint64x2_t c = vld1q_u64(lanes + 4), d = vld1q_u64(lanes + 6);
+    vg a = vg_load(lanes), b = vg_load(lanes + 2), c = vg_load(lanes + 4), d = vg_load(lanes + 6);
     for (size_t i = 0; i < stripe_count; i++, bytes += 64) {
-        a = digest_step(a, bytes);
-        b = digest_step(b, bytes + 16);
-        c = digest_step(c, bytes + 32);
-        d = digest_step(d, bytes + 48);
+        a = vg_step(a, bytes_load(bytes));
+        b = vg_step(b, bytes_load(bytes + 16));
+        c = vg_step(c, bytes_load(bytes + 32));
+        d = vg_step(d, bytes_load(bytes + 48));
     }
-    vst1q_u64(lanes, a);
-    vst1q_u64(lanes + 2, b);
-    vst1q_u64(lanes + 4, c);
-    vst1q_u64(lanes + 6, d);
+    vg_store(lanes, a);
+    vg_store(lanes + 2, b);
+    vg_store(lanes + 4, c);
+    vg_store(lanes + 6, d);
 }
 
-/* No non-temporal intrinsics here; the C library's copy chooses for large sizes itself. */
+/* The C library's copy chooses by itself how it writes large sizes. */
 static void copy_stream(void *out, const void *in, size_t size)
 {
     vec_scalar.copy_stream(out, in, size);

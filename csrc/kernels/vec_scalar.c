@@ -201,6 +201,51 @@ static void digest_stripes(uint64_t lanes[8], const uint8_t *bytes, size_t strip
     }
 }
 
+/* What digest_stripes makes of sixteen floats. */
+static void digest_floats(uint64_t lanes[8], const float values[16])
+{
+    digest_stripes(lanes, (const uint8_t *)values, 1);
+}
+
+static uint32_t merge_pass(const struct vec_pass *pass, size_t count)
+{
+    const struct vec_outer *outer = pass->outer;
+    uint32_t most = 0;
+    for (size_t i = 0; i < count; i += 16) {
+        float mean[16], anchor[16], momentum[16];
+        memcpy(mean, pass->delta + i, sizeof mean);
+        memcpy(anchor, pass->anchor + i, sizeof anchor);
+        if (pass->local) {
+            float own[16], sum[16] = {0};
+            delta(own, anchor, pass->local + i, NULL, 16);
+            axpy_f32(sum, own, pass->own, 16);
+            axpy_f32(sum, mean, pass->other, 16);
+            memcpy(mean, sum, sizeof mean);
+            memcpy(pass->mean + i, mean, sizeof mean);
+        }
+        uint32_t bits = absmax_bits(mean, 16);
+        most = bits > most ? bits : most;
+        if (pass->momentum) {
+            memcpy(momentum, pass->momentum + i, sizeof momentum);
+            outer_momentum(anchor, momentum, mean, outer, 16);
+            digest_floats(pass->momentum_lanes, momentum);
+            memcpy(pass->next_momentum + i, momentum, sizeof momentum);
+        } else {
+            outer_plain(anchor, mean, outer->rate * outer->delta, 16);
+        }
+        digest_floats(pass->mean_lanes, mean);
+        digest_floats(pass->next_lanes, anchor);
+        memcpy(pass->next + i, anchor, sizeof anchor);
+    }
+    return most;
+}
+
+static uint32_t delta_stream(f32 *out, const f32 *anchor, const f32 *local, size_t count)
+{
+    delta(out, anchor, local, NULL, count);
+    return absmax_bits(out, count);
+}
+
 static void copy_stream(void *out, const void *in, size_t size)
 {
     if (size) {

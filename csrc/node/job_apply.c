@@ -1,5 +1,5 @@
-/* The outer step, into the next anchor; and after COMMIT, block by block, the next anchor into the
- * caller's tensors, with residuals and digests on the way, while the block is in the cache. */
+/* After COMMIT, block by block: the next anchor into the caller's tensors, with residuals and
+ * digests on the way, while the block is in the cache. */
 #include <string.h>
 
 #include "base/err.h"
@@ -7,8 +7,6 @@
 #include "kernels/cpu.h"
 #include "kernels/digest.h"
 #include "node/job_inside.h"
-
-#define DIGEST_MOMENTUM (UINT64_C(1) << 40) /* block numbers of the momentum begin here */
 
 void job_integers_in(struct job *job, const int64_t *in, uint64_t start, uint64_t count,
                      void *const *data)
@@ -31,111 +29,10 @@ uint64_t job_block_digest(const struct job *job, uint64_t index, const float *th
     }
     uint64_t digest = digest_chunk(index, theta + block.start, block.count * sizeof *theta);
     if (momentum && block.section < SOLO_MEAN) {
-        digest += digest_chunk(DIGEST_MOMENTUM | index, momentum + block.start,
+        digest += digest_chunk(JOB_DIGEST_MOMENTUM | index, momentum + block.start,
                                block.count * sizeof *momentum);
     }
     return digest;
-}
-
-static void put(const struct job *job, void *to, const void *from, size_t size)
-{
-    if (job->stream) {
-        cpu_vec()->copy_stream(to, from, size);
-    } else if (size) {
-        memcpy(to, from, size);
-    }
-}
-
-/* ---- the outer step ---------------------------------------------------------------------- */
-
-static struct vec_outer outer_of(const struct rule_step *step, enum solo_role section)
-{
-    if (section == SOLO_MEAN) {
-        return outer_average();
-    }
-    switch (step->kind) {
-    case RULE_AVG:
-        break;
-    case RULE_SLOWMO:
-        return outer_slowmo(step->lr, step->beta, step->gamma);
-    case RULE_NESTEROV:
-        return outer_nesterov(step->lr, step->beta);
-    }
-    return outer_average();
-}
-
-/* The next tile of what this one is read from is on its way meanwhile: tile after tile, the
- * processor does not see by itself that it will be wanted. Past the end it does nothing. */
-static void look_ahead(const float *from)
-{
-    const char *next = (const char *)(from + JOB_TILE_ELEMENTS);
-    for (size_t i = 0; i < JOB_TILE_ELEMENTS * sizeof *from; i += 64) {
-        __builtin_prefetch(next + i, 0, 2);
-    }
-}
-
-/* Chunks as large as blocks are blocks: their digests are had while they are in the cache. */
-static bool chunks_are_blocks(const struct job *job)
-{
-    return job->round.plan.chunk_elements == JOB_BLOCK_ELEMENTS;
-}
-
-static void digest_step(struct job *job, const struct job_tile *tile, const float *anchor,
-                        const float *momentum)
-{
-    uint64_t first = tile->flat - job->layout.section_start[tile->section];
-    uint64_t index = job->blocks[tile->section] + first / JOB_BLOCK_ELEMENTS;
-    if (tile->first == 0) {
-        digest_begin(&job->step_digest, index);
-        digest_begin(&job->step_momentum_digest, DIGEST_MOMENTUM | index);
-    }
-    digest_feed(&job->step_digest, anchor, tile->count * sizeof *anchor);
-    uint64_t digest = digest_end(&job->step_digest);
-    if (momentum) {
-        digest_feed(&job->step_momentum_digest, momentum, tile->count * sizeof *momentum);
-        digest += digest_end(&job->step_momentum_digest);
-    }
-    job->block_digests[index] = digest; /* whole with the last tile */
-}
-
-static void step_floats(struct job *job, const struct job_tile *tile, const uint8_t *mean)
-{
-    struct vec_outer outer = outer_of(&job->round.step, tile->section);
-    bool moves = job->momentum.base && tile->section != SOLO_MEAN;
-    float *anchor = job->tiles->anchor, *momentum = moves ? job->tiles->momentum : NULL;
-    size_t bytes = tile->count * sizeof *anchor;
-    const float *held = (const float *)job->theta.base + tile->flat;
-    look_ahead(held);
-    memcpy(anchor, held, bytes);
-    if (moves) {
-        held = (const float *)job->momentum.base + tile->flat;
-        look_ahead(held);
-        memcpy(momentum, held, bytes);
-    }
-    struct codec_step step = {mean, &outer, anchor, momentum, NULL, tile->count};
-    codec_apply(job_codec(job, tile->section), &step);
-    if (chunks_are_blocks(job)) {
-        digest_step(job, tile, anchor, momentum);
-    }
-    float *next = (float *)job->next_theta.base + tile->flat;
-    if ((const void *)next == (const void *)mean) { /* it waited there: it is in the cache */
-        memcpy(next, anchor, bytes);
-    } else {
-        put(job, next, anchor, bytes);
-    }
-    if (moves) {
-        put(job, (float *)job->next_momentum.base + tile->flat, momentum, bytes);
-    }
-}
-
-void job_step(struct job *job, const struct job_tile *tile, const uint8_t *mean)
-{
-    if (tile->section == SOLO_MAX) {
-        uint64_t first = tile->flat - layout_floats(&job->layout);
-        memmove((int64_t *)job->next_integers.base + first, mean, tile->bytes);
-    } else {
-        step_floats(job, tile, mean);
-    }
 }
 
 /* ---- residuals --------------------------------------------------------------------------- */
@@ -237,7 +134,7 @@ static void give_floats(struct job *job, uint64_t start, uint64_t count, const f
     for (size_t i = 0; i < pieces; i++) {
         const struct codec_piece *piece = &job->pieces[i];
         if (piece->dtype == SOLO_F32) {
-            put(job, piece->data, from, piece->count * sizeof *from);
+            job_put(job, piece->data, from, piece->count * sizeof *from);
         } else {
             convert_from_f32(piece->data, from, piece->dtype, piece->count);
         }
@@ -257,13 +154,13 @@ static void apply_block(struct job *job, const struct job_block *block)
         return;
     }
     const float *anchor = job->next_theta.base;
-    bool digested = chunks_are_blocks(job);
+    bool digested = job_chunks_are_blocks(job);
     struct digest digest;
     digest_begin(&digest, job->apply_block);
     for (uint64_t done = 0; done < block->count; done += JOB_TILE_ELEMENTS) {
         uint64_t left = block->count - done, start = block->start + done;
         uint64_t count = left < JOB_TILE_ELEMENTS ? left : JOB_TILE_ELEMENTS;
-        look_ahead(anchor + start);
+        job_look_ahead(anchor + start);
         if (!digested) {
             digest_feed(&digest, anchor + start, count * sizeof *anchor);
         }
@@ -272,7 +169,7 @@ static void apply_block(struct job *job, const struct job_block *block)
     job->apply_digest += digested ? job->block_digests[job->apply_block] : digest_end(&digest);
     const float *momentum = job->next_momentum.base;
     if (momentum && block->section < SOLO_MEAN && !digested) {
-        job->apply_digest += digest_chunk(DIGEST_MOMENTUM | job->apply_block,
+        job->apply_digest += digest_chunk(JOB_DIGEST_MOMENTUM | job->apply_block,
                                           momentum + block->start, block->count * sizeof *momentum);
     }
 }

@@ -5,6 +5,7 @@
 #include "kernels/convert.h"
 #include "kernels/cpu.h"
 #include "kernels/digest.h"
+#include "kernels/half.h"
 #include "node/job_inside.h"
 
 void job_integers_out(struct job *job, int64_t *out, uint64_t start, uint64_t count,
@@ -67,6 +68,30 @@ void job_into_room(void *room, const struct job_tile *tile, const void *from)
     }
 }
 
+const float *job_local(struct job *job, const struct job_tile *tile)
+{
+    size_t pieces = job_pieces(job, tile->flat, tile->count, job->data);
+    if (pieces == 1 && job->pieces[0].dtype == SOLO_F32) {
+        return job->pieces[0].data;
+    }
+    float *values = (float *)(void *)job->tiles->own;
+    codec_gather(values, job->pieces, tile->count);
+    return values;
+}
+
+/* A plain delta straight into a link's memory. false: it is not plain, or not finite, or one of
+ * those that are looked at. */
+static bool encode_pass(struct job *job, const struct job_tile *tile, uint8_t *room)
+{
+    bool plain = tile->section != SOLO_MAX && !codec_has_residual(job_codec(job, tile->section));
+    if (!room || !plain || tile->first == 0) {
+        return false;
+    }
+    const float *anchor = (const float *)job->theta.base + tile->flat;
+    float *to = (float *)(void *)(room + tile->byte);
+    return cpu_vec()->delta_stream(to, anchor, job_local(job, tile), tile->count) < F32_INF;
+}
+
 int job_encode(struct job *job, uint32_t index, void *room)
 {
     if (job_owns(job, index)) {
@@ -75,6 +100,9 @@ int job_encode(struct job *job, uint32_t index, void *room)
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
     uint8_t *waits = job_mean_at(job, index);
     for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
+        if (encode_pass(job, &tile, room)) {
+            continue;
+        }
         uint8_t *out = room ? job->tiles->own : waits + tile.byte;
         TRY(job_encode_tile(job, &tile, out));
         job_note_delta(job, index, &tile, out);

@@ -44,6 +44,22 @@ void job_note_delta(struct job *job, uint32_t chunk, const struct job_tile *tile
 void job_take_next(struct job *job); /* the next anchor is the anchor, and the other way round */
 /* The outer step with a tile of the mean, into the next anchor. */
 void job_step(struct job *job, const struct job_tile *tile, const uint8_t *mean);
+/* The same, and what comes before it, in one pass: the mean's check and digest; and of two members'
+ * deltas the mean itself. false: this tile is not of that kind, or a value is not finite, which the
+ * single steps tell. */
+bool job_pass_mean(struct job *job, const struct job_tile *tile, const void *mean,
+                   struct digest *digest);
+bool job_pass_sum(struct job *job, const struct job_tile *tile, const void *other, uint8_t *mean,
+                  struct digest *digest);
+
+#define JOB_DIGEST_MOMENTUM (UINT64_C(1) << 40) /* block numbers of the momentum begin here */
+/* Chunks as large as blocks are blocks: their digests are had while they are in the cache. */
+bool job_chunks_are_blocks(const struct job *job);
+/* Copies, past the caches if the model is larger than they are. */
+void job_put(const struct job *job, void *to, const void *from, size_t size);
+void job_look_ahead(const float *from);
+/* The caller's values of a tile as fp32: where they are, if they lie there so, or in tiles->own. */
+const float *job_local(struct job *job, const struct job_tile *tile);
 
 /* Fills job->pieces with the caller's memory of a flat range; how many. */
 size_t job_pieces(struct job *job, uint64_t start, uint64_t count, void *const *data);

@@ -156,6 +156,32 @@ static int reduce_tile(struct job *job, uint32_t index, const struct job_tile *t
     return reduce_floats(job, index, tile, out);
 }
 
+/* The delta of the only other member, if it and we contribute; else NULL. */
+static const uint8_t *lone_other(const struct job *job, uint32_t index, const struct job_tile *tile)
+{
+    const struct job_round *round = &job->round;
+    bool both = round->plan.members == 2 && round->weights[0] != 0 && round->weights[1] != 0;
+    return both ? source_of(job, 1 - round->slot, index) + tile->byte : NULL;
+}
+
+/* The mean of a tile, hashed, and the outer step with it. */
+static int finish_tile(struct job *job, uint32_t index, const struct job_tile *tile, uint8_t *out,
+                       struct digest *digest)
+{
+    const uint8_t *other = lone_other(job, index, tile);
+    if (other && job_pass_sum(job, tile, other, out, digest)) {
+        if (tile->first == 0) { /* again, from the cache, to be looked at */
+            TRY(job_encode_tile(job, tile, job->tiles->own));
+            job_note_delta(job, index, tile, job->tiles->own);
+        }
+        return 0;
+    }
+    TRY(reduce_tile(job, index, tile, out));
+    digest_feed(digest, out, tile->bytes);
+    job_step(job, tile, out);
+    return 0;
+}
+
 int job_reduce(struct job *job, uint32_t index, void *room)
 {
     struct plan_chunk chunk = plan_chunk(&job->round.plan, index);
@@ -165,10 +191,8 @@ int job_reduce(struct job *job, uint32_t index, void *room)
     digest_begin(&digest, index);
     for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
         uint8_t *out = waits ? waits + tile.byte : job->tiles->mean;
-        TRY(reduce_tile(job, index, &tile, out));
+        TRY(finish_tile(job, index, &tile, out, &digest));
         job_into_room(room, &tile, out);
-        digest_feed(&digest, out, tile.bytes);
-        job_step(job, &tile, out);
     }
     job->mean_digest += digest_end(&digest);
     job->lent.at = NULL;
@@ -204,6 +228,9 @@ int job_take_mean(struct job *job, uint32_t index, const void *bytes)
     digest_begin(&digest, index);
     for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
         const uint8_t *mean = (const uint8_t *)bytes + tile.byte;
+        if (job_pass_mean(job, &tile, mean, &digest)) {
+            continue;
+        }
         if (!waits) { /* read once: what is checked is what is hashed and applied */
             memcpy(job->tiles->mean, mean, tile.bytes);
             mean = job->tiles->mean;

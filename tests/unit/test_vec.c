@@ -322,6 +322,107 @@ TEST(a_copy_past_the_caches_copies_every_byte)
     }
 }
 
+#define PASS_COUNT 64u
+
+/* Where a pass writes, and its digests' lanes. */
+struct passed {
+    _Alignas(64) float next[PASS_COUNT], next_momentum[PASS_COUNT];
+    float mean[PASS_COUNT];
+    uint64_t mean_lanes[8], next_lanes[8], momentum_lanes[8];
+    uint32_t most;
+};
+
+static void take_pass(const struct vec *vec, const struct vec_pass *wanted, size_t count,
+                      struct passed *out)
+{
+    memset(out, 0x5a, sizeof *out);
+    struct vec_pass pass = *wanted;
+    pass.next = out->next;
+    pass.next_momentum = pass.momentum ? out->next_momentum : NULL;
+    pass.mean = pass.local ? out->mean : NULL;
+    pass.mean_lanes = out->mean_lanes;
+    pass.next_lanes = out->next_lanes;
+    pass.momentum_lanes = out->momentum_lanes;
+    out->most = vec->merge_pass(&pass, count);
+}
+
+/* The same by the kernels of one step each. */
+static void take_steps(const struct vec_pass *pass, size_t count, struct passed *out)
+{
+    const struct vec *vec = &vec_scalar;
+    float mean[PASS_COUNT] = {0}, own[PASS_COUNT];
+    memset(out, 0x5a, sizeof *out);
+    if (pass->local) {
+        vec->delta(own, pass->anchor, pass->local, NULL, count);
+        vec->axpy_f32(mean, pass->delta, pass->other, count); /* in the other order */
+        vec->axpy_f32(mean, own, pass->own, count);
+        memcpy(out->mean, mean, 4 * count);
+    } else {
+        memcpy(mean, pass->delta, 4 * count);
+    }
+    out->most = vec->absmax_bits(mean, count);
+    memcpy(out->next, pass->anchor, 4 * count);
+    if (pass->momentum) {
+        memcpy(out->next_momentum, pass->momentum, 4 * count);
+    }
+    outer_step(pass->outer, out->next, pass->momentum ? out->next_momentum : NULL, mean, count);
+    vec->digest_stripes(out->mean_lanes, (const uint8_t *)mean, count / 16);
+    vec->digest_stripes(out->next_lanes, (const uint8_t *)out->next, count / 16);
+    if (pass->momentum) {
+        vec->digest_stripes(out->momentum_lanes, (const uint8_t *)out->next_momentum, count / 16);
+    }
+}
+
+TEST(one_pass_gives_the_bits_of_its_steps)
+{
+    static float in[4][PASS_COUNT + 1]; /* inputs begin anywhere */
+    static struct passed truth, twin;
+    struct vec_outer average = outer_average(), moves = outer_nesterov(0.7f, 0.9f);
+    for (unsigned trial = 0; trial < 400; trial++) {
+        for (unsigned i = 0; i < 4; i++) {
+            fill((uint8_t *)in[i], PASS_COUNT + 1, 4, ORDINARY);
+            in[i][trial % PASS_COUNT] = i < trial % 5 ? -0.0f : in[i][0]; /* sums of zeros, too */
+        }
+        const float *at = in[1] + trial % 2;
+        struct vec_pass pass = {
+            .delta = in[0] + trial / 2 % 2, .own = 0.25f, .other = 0.75f, .anchor = at};
+        pass.local = trial & 4 ? in[2] + trial / 8 % 2 : NULL;
+        pass.momentum = trial & 16 ? in[3] : NULL;
+        pass.outer = pass.momentum ? &moves : &average;
+        size_t count = 16 * (trial % (PASS_COUNT / 16 + 1));
+        take_steps(&pass, count, &truth);
+        for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+            const struct vec *vec = cpu_vec_of((enum cpu_isa)isa);
+            if (vec) {
+                take_pass(vec, &pass, count, &twin);
+                CHECK(memcmp(&truth, &twin, sizeof twin) == 0);
+            }
+        }
+    }
+}
+
+TEST(a_delta_past_the_caches_is_a_delta)
+{
+    static float anchor[COUNT_MAX], local[COUNT_MAX + 1], truth[COUNT_MAX];
+    static uint8_t out[4 * COUNT_MAX + 80];
+    for (int isa = 0; isa < CPU_ISA_COUNT; isa++) {
+        const struct vec *vec = cpu_vec_of((enum cpu_isa)isa);
+        for (size_t count = 0; vec && count < COUNT_MAX; count++) {
+            fill((uint8_t *)anchor, COUNT_MAX, 4, ORDINARY);
+            fill((uint8_t *)local, COUNT_MAX, 4, ORDINARY);
+            size_t to = count * 5 % 67;
+            memset(out, 0xa5, sizeof out);
+            vec_scalar.delta(truth, anchor, local + 1, NULL, count);
+            uint32_t most =
+                vec->delta_stream((float *)(void *)(out + 1 + to), anchor, local + 1, count);
+            CHECK_EQ(most, vec_scalar.absmax_bits(truth, count));
+            CHECK(memcmp(out + 1 + to, truth, 4 * count) == 0);
+            CHECK_EQ(out[to], 0xa5);
+            CHECK_EQ(out[1 + to + 4 * count], 0xa5);
+        }
+    }
+}
+
 TEST(half_floats_round_to_nearest_even)
 {
     CHECK_EQ(f16_of(65519.0f), 0x7bff);
