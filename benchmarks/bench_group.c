@@ -9,6 +9,8 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,6 @@
 #include <unistd.h>
 
 #include "os/clock.h"
-#include "os/thread.h"
 #include "solo_group.h"
 
 enum { ROUNDS = 9, CALLS = 2000 };
@@ -69,25 +70,33 @@ static void bare_both(void)
     bare_receive();
 }
 
-static void set_latch(void *context, int rc, const char *text, uint32_t source)
+static _Atomic int ended;
+
+static void on_done(void *context, int rc, const char *text, uint32_t source)
 {
+    (void)context;
     (void)source;
-    latch_set(context, rc, text);
+    must(rc == 0, text);
+    ended = 1;
+}
+
+static int is_ended(void *context)
+{
+    (void)context;
+    return ended;
 }
 
 static void message(bool receive)
 {
     static float value;
-    struct latch latch;
-    int rc;
-    latch_init(&latch);
     uint32_t other = 1 - (uint32_t)bench.rank;
-    rc = receive ? solo_group_receive(bench.group, other, 0, &value, 4, 0, set_latch, &latch)
-                 : solo_group_send(bench.group, other, 0, &value, 4, 0, set_latch, &latch);
+    ended = 0;
+    int rc = receive ? solo_group_receive(bench.group, other, 0, &value, 4, 0, on_done, NULL)
+                     : solo_group_send(bench.group, other, 0, &value, 4, 0, on_done, NULL);
     must(rc == 0, "message");
-    latch_wait(&latch, CLOCK_NEVER, &rc);
-    must(rc == 0, "message");
-    latch_deinit(&latch);
+    while (!ended) {
+        solo_group_help(bench.group, is_ended, NULL);
+    }
 }
 
 static void message_back(void)

@@ -156,6 +156,7 @@ WorkPtr SoloBackend::message(Tensors &tensors, Kind kind, int peer, int tag, boo
                                {rank, wire_tag, receive});
         return enlist(work);
     }
+    work->moved_by(group_);
     check(receive ? solo_group_receive(group(), rank, wire_tag, part.bytes, size, 0, on_done,
                                        pending.get())
                   : solo_group_send(group(), rank, wire_tag, part.bytes, size, 0, on_done,

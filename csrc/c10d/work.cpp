@@ -181,6 +181,24 @@ c10::intrusive_ptr<Future> SoloWork::getFutureResult()
     return result_future_;
 }
 
+// A time of its own is left to the plain wait: the message goes on when it has passed.
+bool SoloWork::wait(std::chrono::milliseconds timeout)
+{
+    struct Wait {
+        SoloWork *work;
+        std::shared_ptr<solo_group> group;
+    } wait{this, mover_.lock()};
+    if (wait.group && timeout == kNoTimeout) {
+        const auto over = [](void *context) {
+            const auto *wait = static_cast<Wait *>(context);
+            return static_cast<int>(wait->work->isCompleted() || wait->group.use_count() == 1);
+        };
+        solo_group_help(wait.group.get(), over, &wait);
+        wait.group.reset();
+    }
+    return Work::wait(timeout);
+}
+
 int SoloWork::sourceRank() const
 {
     return source_ >= 0 ? source_.load() : Work::sourceRank();

@@ -30,6 +30,13 @@ class SoloWork : public c10d::Work
         parts_ = std::move(parts);
     }
 
+    // Of a message: who waits for it moves it, as long as somebody else owns the group too.
+    void moved_by(const std::shared_ptr<solo_group> &group)
+    {
+        mover_ = group;
+    }
+
+    bool wait(std::chrono::milliseconds timeout) override;
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -64,6 +71,7 @@ class SoloWork : public c10d::Work
     std::vector<at::Device> devices_;
     std::shared_ptr<c10::Event> event_;
     std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
+    std::weak_ptr<solo_group> mover_;
     const uint64_t sequence_;
     std::atomic<int> source_{-1};
     const std::chrono::steady_clock::time_point begun_;

@@ -148,12 +148,23 @@ static void end_faulty(struct mail *mail, struct posts *list, uint64_t now_us)
 }
 
 #define YIELD_US 50u /* an answer is often near; see window_wait.c */
+#define BRISK_US 60u /* the same between hosts; see net_poll */
+#define NAP_US   300u
 
 /* ---- the thread ----------------------------------------------------------------------------------- */
 
-/* With the mutex held, which is given up while callbacks run. */
-static void tell_ended(struct mail *mail)
+void mail_call_thread(struct mail *mail)
 {
+    if (mail->asleep && mail->carriers == 0) {
+        pthread_cond_signal(&mail->posted);
+    }
+}
+
+/* With the mutex held, which is given up while callbacks run. `carriers`: of the mail, that the
+ * caller is. Another one may be asleep in a wait for what was just told. */
+static void tell_ended(struct mail *mail, uint32_t carriers)
+{
+    bool any = mail->ended.first;
     while (mail->ended.first) {
         struct post *post = mail->ended.first;
         unlink_at(&mail->ended, &mail->ended.first);
@@ -162,6 +173,13 @@ static void tell_ended(struct mail *mail)
         free(post->text);
         free(post);
         pthread_mutex_lock(&mail->mutex);
+    }
+    if (any && mail->carriers > carriers) {
+        if (mail->group->net) {
+            net_wake(mail->group->net);
+        } else {
+            tube_mail_ring(mail);
+        }
     }
 }
 
@@ -194,7 +212,7 @@ static void carry_on_board(struct mail *mail)
     }
 }
 
-static void carry_on_net(struct mail *mail)
+static void carry_on_net(struct mail *mail, uint64_t brisk_until_us)
 {
     struct net *net = mail->group->net;
     pthread_mutex_unlock(&mail->mutex);
@@ -204,28 +222,93 @@ static void carry_on_net(struct mail *mail)
     bool moved = step(mail, now_us);
     pthread_mutex_unlock(&mail->mutex);
     net_resume(net, NET_MAIL);
-    net_turn(net, moved ? 0 : now_us + LINE_CHECK_US);
+    if (!moved && now_us < brisk_until_us && net_may_poll(net)) {
+        net_poll(net);
+    } else {
+        net_turn(net, moved ? 0 : now_us + LINE_CHECK_US);
+    }
     net_leave(net);
     pthread_mutex_lock(&mail->mutex);
 }
 
-static void carry(void *context)
+/* With the mutex held: one turn of moving what there is to move. */
+static void carry(struct mail *mail, uint64_t brisk_until_us)
+{
+    mail->carriers++;
+    if (mail->group->net) {
+        carry_on_net(mail, brisk_until_us);
+    } else {
+        carry_on_board(mail);
+    }
+    tell_ended(mail, 1);
+    mail->carriers--;
+}
+
+static bool nothing_left(const struct mail *mail)
+{
+    return !mail->sends.first && !mail->receives.first && !mail->ended.first;
+}
+
+static bool is_new(const struct post *post, uint64_t now_us)
+{
+    return !post || now_us - post->begun_us < NAP_US;
+}
+
+static bool all_new(const struct mail *mail, uint64_t now_us)
+{
+    return is_new(mail->sends.first, now_us) && is_new(mail->receives.first, now_us) &&
+           !mail->ended.first;
+}
+
+static void nap(struct mail *mail)
+{
+    pthread_mutex_unlock(&mail->mutex);
+    clock_sleep_until(clock_us() + NAP_US);
+    pthread_mutex_lock(&mail->mutex);
+}
+
+/* Who posts a message mostly waits for it next, and then moves it himself: one thread woken less
+ * each way. So the thread lets what is new lie for a moment. */
+static void work(void *context)
 {
     struct mail *mail = context;
     struct solo_group *group = mail->group;
     pthread_detach(pthread_self());
     pthread_mutex_lock(&mail->mutex);
     while (!mail->closing) {
-        if (!mail->sends.first && !mail->receives.first && !mail->ended.first) {
+        if (nothing_left(mail) || mail->helped) {
+            mail->asleep = true;
             pthread_cond_wait(&mail->posted, &mail->mutex);
-            continue;
-        }
-        if (group->net) {
-            carry_on_net(mail);
+            mail->asleep = false;
+            nap(mail);
+        } else if (all_new(mail, clock_us())) {
+            nap(mail);
         } else {
-            carry_on_board(mail);
+            carry(mail, 0);
         }
-        tell_ended(mail);
+    }
+    pthread_mutex_unlock(&mail->mutex);
+    group_release(group);
+}
+
+void solo_group_help(struct solo_group *group, int (*over)(void *context), void *context)
+{
+    struct mail *mail = group->mail;
+    if (group_forked(group)) {
+        return;
+    }
+    uint64_t brisk_until_us = clock_us() + BRISK_US;
+    group_hold(group);
+    pthread_mutex_lock(&mail->mutex);
+    if (!mail->helped) {
+        mail->helped = true;
+        while (!over(context) && !mail->closing && !nothing_left(mail)) {
+            carry(mail, brisk_until_us);
+        }
+        mail->helped = false;
+        if (!nothing_left(mail)) {
+            mail_call_thread(mail);
+        }
     }
     pthread_mutex_unlock(&mail->mutex);
     group_release(group);
@@ -322,7 +405,7 @@ void mail_hang_up(struct mail *mail, int rc, const char *text)
         end_post(mail, &mail->receives, &mail->receives.first, rc, text);
     }
     pthread_cond_broadcast(&mail->posted);
-    tell_ended(mail);
+    tell_ended(mail, 0);
     pthread_mutex_unlock(&mail->mutex);
 }
 
@@ -332,7 +415,7 @@ static int start_thread(struct mail *mail)
         return 0;
     }
     group_hold(mail->group);
-    int rc = thread_start(&mail->thread, "solo-mail", carry, mail);
+    int rc = thread_start(&mail->thread, "solo-mail", work, mail);
     if (rc < 0) {
         group_release(mail->group);
         return rc;
@@ -343,7 +426,7 @@ static int start_thread(struct mail *mail)
 
 /* With the mutex held: on the caller's thread, what needs no waiting. Between hosts that is so when
  * nobody else is in the net: a short message goes out without waking the group's thread. */
-static void begin_at_once(struct mail *mail)
+static void begin_at_once(struct mail *mail, bool receive)
 {
     struct net *net = mail->group->net;
     if (!net) {
@@ -359,7 +442,11 @@ static void begin_at_once(struct mail *mail)
     }
     progress(mail);
     pthread_mutex_unlock(&mail->mutex);
-    net_look(net); /* an error there is the thread's to tell */
+    if (receive) {
+        net_look(net); /* an error there is told by who carries */
+    } else {
+        net_flush(net);
+    }
     pthread_mutex_lock(&mail->mutex);
     progress(mail); /* what has gone out has ended */
     net_leave(net);
@@ -391,10 +478,10 @@ static int post_message(struct solo_group *group, const struct post *model, uint
     }
     post->id = ++mail->next_id;
     append(post->receive ? &mail->receives : &mail->sends, post);
-    begin_at_once(mail);
-    tell_ended(mail);
-    if (mail->sends.first || mail->receives.first) {
-        pthread_cond_signal(&mail->posted);
+    begin_at_once(mail, model->receive);
+    tell_ended(mail, 0);
+    if (!nothing_left(mail)) {
+        mail_call_thread(mail);
     }
     pthread_mutex_unlock(&mail->mutex);
     return 0;

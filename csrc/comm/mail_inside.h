@@ -61,10 +61,15 @@ struct mail {
     uint64_t kept, next_id;
     struct thread thread;
     bool has_thread, closing;
+    bool asleep;       /* the thread: has to be called */
+    bool helped;       /* a waiting caller does the thread's work */
+    uint32_t carriers; /* who is in it now: the thread, who helps */
 };
 
 /* mail.c */
 void mail_end_send(struct mail *mail, struct post **at, int rc, const char *text);
+/* Calls the thread if nobody else moves what there is to move. */
+void mail_call_thread(struct mail *mail);
 void mail_end_receive(struct mail *mail, struct post **at, int rc, const char *text);
 
 /* mail_match.c: what arrived. `take(context, to)` moves its payload (to NULL: nowhere); false:

@@ -126,7 +126,7 @@ static int on_frame(void *context, uint32_t from, const struct frame *frame, con
     memcpy(&arrival.context, &payload, sizeof payload); /* only read */
     pthread_mutex_lock(&mail->mutex);
     bool taken = mail_arrived(mail, &arrival);
-    pthread_cond_signal(&mail->posted);
+    mail_call_thread(mail);
     pthread_mutex_unlock(&mail->mutex);
     return taken ? 0 : err_set(SOLO_ENOMEM, "no memory for a message of rank %u", from);
 }

@@ -1,5 +1,6 @@
 #include "comm/net.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,9 @@ struct net {
     pthread_mutex_t mutex;
     pthread_cond_t left;
     uint64_t next_ticket, serving;
+
+    uint32_t events;    /* frames since net_poll began */
+    uint64_t calmer_us; /* until then nobody polls; 0: anybody may */
 
     bool failing; /* a fault was told: what arrives is read and forgotten */
     int told_rc;
@@ -101,7 +105,10 @@ static bool others_wait(struct net *net)
 
 int net_turn(struct net *net, uint64_t deadline_us)
 {
-    int rc = loop_turn(net->loop, deadline_us);
+    /* First, for what is to be sent need not wait for a look around; and what is waited for may be
+     * in it. */
+    bool any = loop_run_tasks(net->loop);
+    int rc = loop_turn(net->loop, any ? 0 : deadline_us);
     if (others_wait(net)) {
         net_leave(net);
         net_enter(net);
@@ -109,8 +116,37 @@ int net_turn(struct net *net, uint64_t deadline_us)
     return rc;
 }
 
+/* Who gives the core away gets it back when others have used up their share, and who sleeps when
+ * it is woken: where others want the cores, sleeping is better. */
+#define CROWDED_US 300u   /* a core that was away so long */
+#define CALMER_US  50000u /* is not given away again for so long */
+
+int net_poll(struct net *net)
+{
+    net->events = 0;
+    int rc = net_turn(net, 0);
+    if (rc == 0 && net->events == 0) {
+        uint64_t given_us = clock_us();
+        sched_yield();
+        uint64_t now_us = clock_us();
+        net->calmer_us = now_us - given_us > CROWDED_US ? now_us + CALMER_US : 0;
+    }
+    return rc;
+}
+
+bool net_may_poll(const struct net *net)
+{
+    return net->calmer_us == 0 || clock_us() > net->calmer_us;
+}
+
+void net_flush(struct net *net)
+{
+    loop_run_tasks(net->loop);
+}
+
 int net_look(struct net *net)
 {
+    loop_run_tasks(net->loop);
     return loop_turn(net->loop, 0);
 }
 
@@ -149,6 +185,7 @@ static int on_frame(void *context, struct link *link, const struct frame *frame,
     struct end *end = context;
     struct net *net = end->net;
     (void)link;
+    net->events++;
     if (frame->type != FRAME_GROUP) {
         return err_set(SOLO_EPEER, "rank %u sent a frame of another kind", end->rank);
     }

@@ -58,7 +58,13 @@ void net_wake(struct net *net); /* whoever sleeps inside looks up */
 /* One turn of the loop, sleeping at most until the deadline; lets waiting threads in between. */
 int net_turn(struct net *net, uint64_t deadline_us);
 
-int net_look(struct net *net); /* what can be done at once, without waiting for anything */
+/* The same without sleeping: gives the core away if there is nothing. For who expects something any
+ * moment: who sleeps is called for by the kernel, which takes longer than most answers. */
+int net_poll(struct net *net);
+bool net_may_poll(const struct net *net); /* no: others had the core for long the last time */
+
+void net_flush(struct net *net); /* sends what can be sent at once */
+int net_look(struct net *net);   /* and receives what is there */
 
 void net_serve(struct net *net, enum net_lane lane, const struct net_calls *calls, void *context);
 

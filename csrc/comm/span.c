@@ -232,11 +232,23 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
                    (double)(now_us - begun_us) / 1e6, late);
 }
 
-#define LOOK_US 10000u /* how often the abort flag and the deadline are looked at */
+#define LOOK_US     10000u      /* how often the abort flag and the deadline are looked at */
+#define BRISK_US    60u         /* so long a small call looks again and again before it sleeps */
+#define BRISK_BYTES (64u << 10) /* a larger one takes longer than that anyway */
+
+/* One turn of waiting. */
+static int wait_a_turn(const struct span *x, bool small, uint64_t begun_us, uint64_t now_us)
+{
+    if (small && now_us - begun_us < BRISK_US && net_may_poll(x->net)) {
+        return net_poll(x->net);
+    }
+    return net_turn(x->net, now_us + LOOK_US);
+}
 
 static int go_on(struct span *x, const struct span_call *call)
 {
     uint64_t begun_us = clock_us();
+    bool small = op_bytes(call->op) <= BRISK_BYTES;
     roll(x);
     while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left || x->doubt) {
         TRY(tend(x));
@@ -244,7 +256,7 @@ static int go_on(struct span *x, const struct span_call *call)
         if (now_us > call->deadline_us) {
             return too_late(x, begun_us, now_us);
         }
-        TRY(net_turn(x->net, now_us + LOOK_US));
+        TRY(wait_a_turn(x, small, begun_us, now_us));
         roll(x);
         if (x->rc) {
             return err_set(x->rc, "%s", x->text);

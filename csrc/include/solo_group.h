@@ -105,7 +105,8 @@ int solo_group_run(struct solo_group *group, const struct solo_op *ops, uint32_t
                    uint32_t timeout_ms);
 
 /* The outcome of a posted call: 0, or an error and its text. `source`: the rank a message came
- * from. On a thread of the group, once, with no lock held; may call the group again. */
+ * from. On a thread of the group or of solo_group_help, once, with no lock held; may call the group
+ * again. */
 typedef void (*solo_done_fn)(void *context, int rc, const char *text, uint32_t source);
 
 /* The same on the group's own thread. Copies ops and part lists, borrows the memory of parts
@@ -130,6 +131,12 @@ int solo_group_send(struct solo_group *group, uint32_t to, uint64_t tag, const v
                     uint64_t size, uint32_t timeout_ms, solo_done_fn done, void *context);
 int solo_group_receive(struct solo_group *group, uint32_t from, uint64_t tag, void *bytes,
                        uint64_t size, uint32_t timeout_ms, solo_done_fn done, void *context);
+
+/* Moves messages on the calling thread until over(context) is not 0 or none is left to move; at once
+ * nothing if another thread helps already. Who waits for his own message so wakes no thread. `done`
+ * of any message may be called on this thread; `over` is asked often, and must not call the group.
+ * Every message has a deadline, so this ends. */
+void solo_group_help(struct solo_group *group, int (*over)(void *context), void *context);
 
 /* A barrier that says who did not come: without wait_all the first one missing, else all.
  * Must be the only thing the group does. */

@@ -179,6 +179,9 @@ static ssize_t input_read(struct conn *conn, void *at, size_t size)
     ssize_t count;
     if (conn->input_at == conn->input_end) {
         bool direct = transport_is_shm(transport) || size >= CONN_INPUT_BYTES;
+        if (conn->drained) {
+            return SOLO_EAGAIN;
+        }
         count = direct ? transport->calls->read(transport, at, size)
                        : transport->calls->read(transport, conn->input, CONN_INPUT_BYTES);
         if (count > 0) {
@@ -189,6 +192,7 @@ static ssize_t input_read(struct conn *conn, void *at, size_t size)
         }
         conn->input_at = 0;
         conn->input_end = (size_t)count;
+        conn->drained = conn->input_end < CONN_INPUT_BYTES;
     }
     size_t waits = conn->input_end - conn->input_at;
     size_t taken = size < waits ? size : waits;
@@ -316,7 +320,7 @@ static void end_of_input(struct conn *conn, int rc)
 void conn_receive(struct conn *conn)
 {
     size_t budget = TURN_BYTES;
-    conn->more_input = false;
+    conn->more_input = conn->drained = false;
     while (budget > 0 && conn_alive(conn) && !conn->paused) {
         ssize_t count = receive_step(conn);
         if (!conn_alive(conn) || count == SOLO_EAGAIN) {

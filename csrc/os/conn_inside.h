@@ -29,6 +29,7 @@ struct conn {
     bool paused;     /* place said SOLO_EAGAIN */
     bool placing;    /* a header is here whose payload has no place yet */
     bool blocked;    /* the transport takes no more for now */
+    bool drained;    /* the last read brought all there was: this turn asks no more */
     bool more_input; /* this turn's share is used up, or reading was resumed */
     uint32_t busy;   /* callbacks below us on the stack: conn_free then only sets `freed` */
     bool freed;

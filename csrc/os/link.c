@@ -11,6 +11,8 @@
 /* A stream is fed when fewer frames than this wait in it: one being sent, one to follow. */
 enum { STREAM_FRAMES = 2 };
 
+enum { RTT_EVERY_US = 1000 };
+
 /* ---- ends ------------------------------------------------------------------------------- */
 
 static void drop_stream(struct stream *stream)
@@ -81,6 +83,16 @@ static void measure(struct link *link)
     wanted = wanted < most ? wanted : most;
     if (link->config.streams == 0 && wanted > link->streams_wanted) {
         link->streams_wanted = wanted;
+    }
+}
+
+/* Asking the kernel costs as much as sending a short frame. */
+static void learn_rtt(struct link *link, const struct conn *conn)
+{
+    uint64_t now_us = loop_now(link->config.loop);
+    if (now_us - link->rtt_asked_us >= RTT_EVERY_US) {
+        link->rtt_asked_us = now_us;
+        pace_rtt(&link->pace, conn_rtt_us(conn));
     }
 }
 
@@ -242,7 +254,7 @@ static void on_stream_room(void *context, struct conn *conn)
     if (link->queue.count == 0 && link->config.calls->room) {
         link->config.calls->room(link->config.context, link);
     }
-    pace_rtt(&link->pace, conn_rtt_us(conn));
+    learn_rtt(link, conn);
     measure(link);
     if (link->finishing) {
         if (link->queue.count == 0) {

@@ -37,6 +37,7 @@ struct link {
     char peer[ADDR_TEXT_MAX];
 
     struct pace pace;
+    uint64_t rtt_asked_us;
     uint64_t send_bytes_max; /* of one stream */
     uint64_t closed_sent_bytes, closed_received_bytes;
 };

@@ -16,6 +16,7 @@ struct loop {
     uint64_t now_us;
     struct loop_timer *timers;                 /* root of the heap: the earliest */
     struct loop_task *tasks;                   /* circular list; `tasks` is the first */
+    struct loop_task end;                      /* behind the last that runs in this turn */
     struct epoll_event ready[EVENTS_PER_TURN]; /* of this turn; data.ptr NULL: was removed */
     int ready_count, ready_at;
     atomic_bool stopping;
@@ -254,17 +255,25 @@ void loop_later_cancel(struct loop *loop, struct loop_task *task)
  * that always comes back cannot keep descriptors waiting. */
 static void run_tasks(struct loop *loop)
 {
-    struct loop_task end = {0};
+    struct loop_task *end = &loop->end;
     if (!loop->tasks) {
         return;
     }
-    loop_later(loop, &end);
-    while (loop->tasks && loop->tasks != &end) {
+    loop_later(loop, end);
+    while (loop->tasks && loop->tasks != end) {
         struct loop_task *task = loop->tasks;
         loop_later_cancel(loop, task);
         task->fn(task->context);
     }
-    loop_later_cancel(loop, &end);
+    loop_later_cancel(loop, end);
+}
+
+bool loop_run_tasks(struct loop *loop)
+{
+    bool any = loop->tasks;
+    loop->now_us = clock_us();
+    run_tasks(loop);
+    return any;
 }
 
 /* ---- turns ------------------------------------------------------------------------------ */

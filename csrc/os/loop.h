@@ -62,4 +62,8 @@ void loop_timer_cancel(struct loop *loop, struct loop_timer *timer);
 void loop_later(struct loop *loop, struct loop_task *task);
 void loop_later_cancel(struct loop *loop, struct loop_task *task);
 
+/* Runs what was put off outside of a turn, before the next one looks at anything: whether there was
+ * anything. */
+bool loop_run_tasks(struct loop *loop);
+
 #endif

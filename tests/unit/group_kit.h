@@ -61,7 +61,7 @@ static void run(uint32_t size, uint32_t hosts, uint32_t timeout_ms,
     pthread_barrier_destroy(&world.barrier);
 }
 
-static struct solo_op allreduce(struct solo_part *part)
+static inline struct solo_op allreduce(struct solo_part *part)
 {
     return (struct solo_op){.kind = SOLO_OP_ALLREDUCE,
                             .dtype = SOLO_F32,
@@ -71,14 +71,14 @@ static struct solo_op allreduce(struct solo_part *part)
                             .out_count = 1};
 }
 
-static void fill(float *values, uint64_t count, float value)
+static inline void fill(float *values, uint64_t count, float value)
 {
     for (uint64_t i = 0; i < count; i++) {
         values[i] = value + (float)(i % 7);
     }
 }
 
-static void set_latch(void *context, int rc, const char *text, uint32_t source)
+static inline void set_latch(void *context, int rc, const char *text, uint32_t source)
 {
     (void)source;
     latch_set(context, rc, text);

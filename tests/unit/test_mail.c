@@ -1,0 +1,163 @@
+#include "group_kit.h"
+
+/* One message on its way, as a caller sees it. */
+struct letter {
+    float value;
+    pthread_t told_on;
+    int rc;
+    _Atomic int ended;
+};
+
+static void on_done(void *context, int rc, const char *text, uint32_t source)
+{
+    struct letter *letter = context;
+    (void)text;
+    (void)source;
+    letter->told_on = pthread_self();
+    letter->rc = rc;
+    atomic_store(&letter->ended, 1);
+}
+
+static int is_ended(void *context)
+{
+    return atomic_load(&((struct letter *)context)->ended);
+}
+
+static void receive(struct solo_group *group, uint64_t tag, struct letter *letter)
+{
+    atomic_store(&letter->ended, 0);
+    CHECK_EQ(solo_group_receive(group, 0, tag, &letter->value, 4, 0, on_done, letter), 0);
+}
+
+static void send(struct solo_group *group, uint64_t tag, struct letter *letter)
+{
+    letter->value = (float)tag;
+    atomic_store(&letter->ended, 0);
+    CHECK_EQ(solo_group_send(group, 1, tag, &letter->value, 4, 0, on_done, letter), 0);
+}
+
+static void await(const struct letter *letter)
+{
+    while (!atomic_load(&letter->ended)) {
+        clock_sleep_until(clock_us() + 100);
+    }
+    CHECK_EQ(letter->rc, 0);
+}
+
+/* Rank 0 sends a while after rank 1 began to wait: nothing is there at once. */
+static void moved_by_who_waits(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct letter letter;
+    int own = 0;
+    for (uint64_t tag = 0; tag < 50; tag++) {
+        if (rank == 0) {
+            clock_sleep_until(clock_us() + 2000);
+            send(group, tag, &letter);
+            await(&letter);
+        } else {
+            receive(group, tag, &letter);
+            solo_group_help(group, is_ended, &letter);
+            await(&letter);
+            own += pthread_equal(letter.told_on, pthread_self()) != 0;
+            CHECK_EQ(letter.value, tag);
+        }
+    }
+    CHECK(rank == 0 || own > 0); /* all, unless the machine kept us away for long */
+}
+
+TEST(who_waits_for_a_message_moves_it_and_wakes_no_thread)
+{
+    run(2, 1, 20000, moved_by_who_waits);
+    run(2, 2, 20000, moved_by_who_waits);
+}
+
+static void left_to_the_thread(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct letter first, second;
+    if (rank == 0) {
+        clock_sleep_until(clock_us() + 5000);
+        send(group, 1, &first);
+        await(&first);
+        clock_sleep_until(clock_us() + 5000);
+        send(group, 2, &second);
+        await(&second);
+    } else {
+        receive(group, 1, &first);
+        receive(group, 2, &second);
+        solo_group_help(group, is_ended, &first);
+        CHECK(atomic_load(&first.ended));
+        await(&second);
+    }
+}
+
+TEST(what_a_helper_leaves_behind_is_moved_by_the_groups_thread)
+{
+    run(2, 1, 20000, left_to_the_thread);
+    run(2, 2, 20000, left_to_the_thread);
+}
+
+struct helper {
+    struct solo_group *group;
+    struct letter letter;
+};
+
+static void *help(void *argument)
+{
+    struct helper *helper = argument;
+    while (!atomic_load(&helper->letter.ended)) {
+        solo_group_help(helper->group, is_ended, &helper->letter);
+    }
+    return NULL;
+}
+
+/* Whoever helps moves the messages of all, and tells those who only wait. */
+static void two_helpers(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct helper helpers[2] = {{.group = group}, {.group = group}};
+    pthread_t threads[2];
+    for (uint64_t round = 0; round < 50; round++) {
+        for (uint64_t i = 0; i < 2; i++) {
+            struct letter *letter = &helpers[i].letter;
+            if (rank == 0) {
+                send(group, 2 * round + i, letter);
+                await(letter);
+            } else {
+                receive(group, 2 * round + i, letter);
+                CHECK_EQ(pthread_create(&threads[i], NULL, help, &helpers[i]), 0);
+            }
+        }
+        for (int i = 0; rank == 1 && i < 2; i++) {
+            pthread_join(threads[i], NULL);
+            CHECK_EQ(helpers[i].letter.rc, 0);
+        }
+    }
+}
+
+TEST(of_two_threads_that_wait_for_messages_one_moves_both)
+{
+    run(2, 1, 20000, two_helpers);
+    run(2, 2, 20000, two_helpers);
+}
+
+/* A message that never comes ends at its deadline also for who moves it himself. */
+static void never_sent(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct letter letter = {.ended = 0};
+    if (rank == 1) {
+        CHECK_EQ(solo_group_receive(group, 0, 1, &letter.value, 4, 50, on_done, &letter), 0);
+        solo_group_help(group, is_ended, &letter);
+        CHECK(atomic_load(&letter.ended));
+        CHECK_EQ(letter.rc, SOLO_ETIMEDOUT);
+        solo_group_help(group, is_ended, &(struct letter){.ended = 0}); /* nothing to move */
+    }
+}
+
+TEST(who_moves_a_message_that_never_comes_is_released_at_its_deadline)
+{
+    run(2, 1, 20000, never_sent);
+    run(2, 2, 20000, never_sent);
+}
