@@ -36,7 +36,7 @@ class SoloWork : public c10d::Work
         mover_ = group;
     }
 
-    bool wait(std::chrono::milliseconds timeout) override;
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
