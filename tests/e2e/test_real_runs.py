@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import signal
@@ -164,6 +165,39 @@ def test_two_ranks_a_node_outlive_a_killed_node_and_let_it_in_again_and_go(
     stop.touch()
     job.ended(0, 0)
     assert torch.equal(job.result(0, 0)["values"], job.result(0, 1)["values"])
+
+
+def test_a_job_that_was_killed_as_a_whole_goes_on_where_its_state_files_end(
+    job: Run, tmp_path: pathlib.Path
+) -> None:
+    stop = tmp_path / "stop"
+    many = {"STEPS": "1000000", "STOP": str(stop)}
+    words = ("--min_nodes=2", f"--state_dir={tmp_path / 'state'}")
+    for rank in range(2):
+        job.node(rank, *words, **many)
+    job.until(lambda: len(job.events("committed")) >= 10, "ten merges")
+    job.until(lambda: len(list((tmp_path / "state").glob("*.state"))) == 2, "two state files")
+    everything = [psutil.Process(node.pid) for node in job.nodes.values()]
+    everything += [child for node in everything for child in node.children(recursive=True)]
+    everything += [p for p in psutil.process_iter(["cmdline"])
+                   if f"--master_url={job.url}" in (p.info["cmdline"] or [])]  # fmt: skip
+    assert any("master" in process.cmdline() for process in everything)
+    for process in everything:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(everything, timeout=20)
+    former = job.events("committed")[-1]["version"]
+    for rank in range(2):
+        job.node(rank, *words, **many)
+    job.until(lambda: "is back at version" in job.said(0) + job.said(1), "the former version")
+    job.until(lambda: job.events("committed")[-1]["version"] > former + 3, "further merges")
+    stop.touch()
+    for rank in range(2):
+        job.ended(rank, 0)
+    first, second = job.result(0), job.result(1)
+    assert torch.equal(first["values"], second["values"])
+    fresh = 10.0  # where an untrained model begins: the mean square of its targets
+    assert first["losses"][0] < fresh / 4 and second["losses"][0] < fresh / 4
 
 
 def test_solo_disable_leaves_a_plain_run_under_the_same_command(job: Run) -> None:

@@ -96,3 +96,32 @@ def test_a_member_needs_no_further_memory_to_come_back(tmp_path: pathlib.Path) -
             member.did(len(member.rounds()) + 2)
         stop(*members)
         all_agree(members)
+
+
+def test_a_job_of_which_nothing_lives_goes_on_from_its_state_files(tmp_path: pathlib.Path) -> None:
+    """Every member and the master die at once; the same command begins where the files end."""
+    options = [*SLOW, "--state-dir", str(tmp_path / "state")]
+    with running(tmp_path) as job:
+        master = job.master("--min-nodes", "2")
+        dead = [job.member(rank, *options) for rank in range(2)]
+        for member in dead:
+            member.did(5)
+        for process in (master, *dead):
+            process.signal(signal.SIGKILL)
+        for process in (master, *dead):
+            process.end()
+        seen = max(row["version"] for member in dead for row in member.rounds())
+        start = dead[0].row("joined")["weight"]
+        job.master("--min-nodes", "2")
+        members = [job.member(rank, *options) for rank in range(2)]
+        for member in members:
+            member.did(3)
+        stop(*members)
+        all_agree([*dead, *members])
+        version = members[0].row("joined")["version"]
+        assert 0 < version <= seen + 1  # a file may be of a merge that nobody could report
+        for member in members:
+            assert member.row("joined")["version"] == version
+            for row in member.rounds():
+                expected = start + 0.375 * row["version"]  # as if nothing had happened
+                assert row["version"] > version and row["weight"] == expected
