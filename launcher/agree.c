@@ -66,6 +66,15 @@ const char *agree_text(enum flag_id id, const char *text)
 /* Node 0 started the master and told it, unless `solorun master` was run by hand. */
 static const char *whose(const struct solo_status *status)
 {
+    if (status->settings_rank != UINT32_MAX) {
+        for (uint32_t i = 0; i < status->listed && i < SOLO_MEMBERS_MAX; i++) {
+            if (status->members[i].node_rank == status->settings_rank) {
+                return text_format("node %u (%s), which joined first", status->settings_rank,
+                                   status->members[i].name);
+            }
+        }
+        return text_format("node %u, which joined first", status->settings_rank);
+    }
     return text_format("node 0 (its master on %s)", status->master_name);
 }
 

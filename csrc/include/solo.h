@@ -311,8 +311,10 @@ struct solo_status {
     uint32_t min_nodes, expected_nodes, member_count, listed;
     int over;
     struct solo_status_member members[SOLO_MEMBERS_MAX]; /* live ones, then who left */
-    /* The job's arguments as the master was told them (solo_master_config): "": not told. */
+    /* The job's arguments as the master was told them (solo_master_config), else as the first node
+     * to join has them, which settings_rank names; "": nobody told any, UINT32_MAX: the master. */
     char interval[SOLO_NAME_MAX], outer[SOLO_NAME_MAX], codec[SOLO_NAME_MAX];
+    uint32_t settings_rank;
     int64_t ahead_us; /* of this machine's clock is the master's, to within rtt_us */
 };
 

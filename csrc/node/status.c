@@ -70,6 +70,7 @@ static void fill(const struct asking *asking, struct solo_status *out)
     snprintf(out->master_name, sizeof out->master_name, "%s", from->master_name);
     snprintf(out->master_address, sizeof out->master_address, "%s", from->master_address);
     out->master_pid = from->master_pid;
+    out->settings_rank = from->settings_rank;
     out->ahead_us = (int64_t)(from->wall_us - asking->answered_wall_us + out->rtt_us / 2);
     out->incarnation = from->epoch.incarnation;
     out->epoch = from->epoch.counter;

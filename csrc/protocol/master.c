@@ -404,16 +404,35 @@ static void status_left(const struct master *master, struct msg_status *out)
     }
 }
 
+static void fill_if_empty(char *out, size_t size, const char *text)
+{
+    if (!out[0]) {
+        text_copy(out, size, text);
+    }
+}
+
+/* What a master that was started alone was not told, the first node to join has told it. */
+static void status_arguments(const struct master *master, struct msg_status *out)
+{
+    struct msg_arguments *told = &out->arguments;
+    const struct msg_settings *settings = &master->settings;
+    *told = master->config.arguments;
+    out->settings_rank = EVENT_NOBODY;
+    if (master->settings_known) {
+        out->settings_rank = told->interval[0] ? EVENT_NOBODY : master->settings_rank;
+        fill_if_empty(told->interval, sizeof told->interval, settings->interval);
+        fill_if_empty(told->outer, sizeof told->outer, settings->outer);
+        fill_if_empty(told->codec, sizeof told->codec, settings->codec);
+        text_copy(told->versions, sizeof told->versions, settings->versions);
+    }
+}
+
 void master_status(const struct master *master, struct msg_status *out)
 {
     memset(out, 0, offsetof(struct msg_status, rows));
     text_copy(out->job_id, sizeof out->job_id, master->config.job_id);
     text_copy(out->solo_version, sizeof out->solo_version, SOLO_VERSION);
-    out->arguments = master->config.arguments;
-    if (master->settings_known) {
-        text_copy(out->arguments.versions, sizeof out->arguments.versions,
-                  master->settings.versions);
-    }
+    status_arguments(master, out);
     text_copy(out->master_name, sizeof out->master_name, master->config.name);
     text_copy(out->master_address, sizeof out->master_address, master->config.address);
     out->master_pid = master->config.pid;

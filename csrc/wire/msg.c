@@ -241,6 +241,7 @@ static void fields_status(struct fields *f, struct msg_status *status)
     FIELD_TEXT(f, "outer", status->arguments.outer);
     FIELD_TEXT(f, "codec", status->arguments.codec);
     FIELD_TEXT(f, "versions", status->arguments.versions);
+    FIELD_UINT(f, "settings_rank", status->settings_rank, 4);
     FIELD_TEXT(f, "master_name", status->master_name);
     FIELD_TEXT(f, "master_address", status->master_address);
     FIELD_UINT(f, "master_pid", status->master_pid, 8);

@@ -212,6 +212,7 @@ struct msg_arguments {
 struct msg_status {
     char job_id[MSG_TEXT_MAX], solo_version[32];
     struct msg_arguments arguments; /* versions: else of whoever joined first */
+    uint32_t settings_rank;         /* who that is, if they are its; UINT32_MAX: the master's */
     char master_name[MSG_TEXT_MAX], master_address[MSG_TEXT_MAX];
     uint64_t master_pid, round, version;
     uint64_t wall_us; /* the master's clock when it answered, since 1970 */

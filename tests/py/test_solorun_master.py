@@ -157,6 +157,21 @@ int clock_gettime(clockid_t clock, struct timespec *out)
 """
 
 
+@pytest.mark.parametrize(
+    ("flag", "ours", "theirs"),
+    [("sync_interval", "50", "100"), ("outer", "slowmo", "avg"), ("codec", "int8", "fp32")],
+)
+def test_a_master_that_was_told_nothing_compares_with_the_node_that_joined_first(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str, flag: str, ours: str, theirs: str
+) -> None:
+    with master(url, "--job_id=train"), member(url, job_id="train", node_rank=3):
+        done = run(*words_for(url, tmp_path, 1, f"--{flag}={ours}"), script, "30")
+        said = failure(done, 23, 78)
+        assert f"--{flag} is {ours}" in said and "on node 1" in said
+        assert f"{theirs} on node 3 (" in said and "joined first" in said
+        assert status(url)["master"]["pid"]  # it serves on
+
+
 def test_a_node_whose_clock_is_not_the_masters_is_told_so(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
