@@ -1,4 +1,5 @@
-"""Fail when a file has more than 500 lines or a function more than 60 (in tests 80).
+"""Fail when a file has more than 500 lines or a function more than 60 (in tests 80); and when any
+file, whatever it is, has more than a mebibyte: what programs leave behind is not kept.
 
     python3 tools/check_sizes.py [PATH ...]
 
@@ -14,6 +15,7 @@ import subprocess
 import sys
 
 FILE_MAX = 500
+BYTES_MAX = 1 << 20
 FUNCTION_MAX = 60
 FUNCTION_MAX_IN_TESTS = 80  # a simulated world is one flat switch over all actions
 SUFFIXES = {".c", ".h", ".cpp", ".hpp", ".py"}
@@ -60,9 +62,9 @@ def main() -> int:
             ["git", "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True
         )
         named = listed.stdout.split()
-    paths = [pathlib.Path(n) for n in named]
-    paths = [p for p in paths if p.suffix in SUFFIXES and p.exists()]
-    found = [fault for path in paths for fault in faults(path)]
+    paths = [path for n in named if (path := pathlib.Path(n)).is_file()]
+    found = [f"{p}: {p.stat().st_size} bytes" for p in paths if p.stat().st_size > BYTES_MAX]
+    found += [fault for path in paths if path.suffix in SUFFIXES for fault in faults(path)]
     print("\n".join(found) or "sizes: ok")
     return bool(found)
 
