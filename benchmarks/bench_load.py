@@ -2,8 +2,8 @@
 
 Every run is a process of its own, runs of different loaders take turns, and the best of each
 is compared. "touched" means that every byte of every tensor was summed after the load; the
-cost of the sum itself is taken off, and the sums must agree. Rivals that are not installed
-are left out: pip install --no-deps fastsafetensors runai-model-streamer humanize.
+cost of the sum itself is taken off, and the sums must agree. fastsafetensors and the runai
+streamer are installed in a virtual environment of their own; without them their rows are left out.
 
 A private copy is mostly the price of fresh memory, and that depends on the machine: a virtual
 one that gives its free memory back to the host pays milliseconds for each huge page. So copies
@@ -17,7 +17,6 @@ import argparse
 import concurrent.futures
 import ctypes
 import dataclasses
-import importlib.util
 import json
 import mmap
 import os
@@ -31,6 +30,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.checkpoints import MIB, make_files, set_cache
+from benchmarks.peers import streamers_python
 from benchmarks.report import Report, Row, parser
 
 TIMEOUT_S = 300
@@ -150,6 +150,7 @@ class Case:
     prepare: Callable[[str], Any] | None = None
     package: str = "torch"
     reads: bool = True
+    streamer: bool = False  # runs in the environment of the streamers
 
 
 ST = "x.safetensors"
@@ -165,8 +166,8 @@ CASES = {
     "solo safetensors mmap": Case(solo_load, ST, {"mode": "mmap"}),
     "safetensors": Case(safetensors_load, ST),
     "safetensors pread": Case(safetensors_load, ST, {"backend": "pread"}),
-    "fastsafetensors": Case(fast_load, ST, package="fastsafetensors"),
-    "runai streamer": Case(runai_load, ST, package="runai_model_streamer"),
+    "fastsafetensors": Case(fast_load, ST, package="fastsafetensors", streamer=True),
+    "runai streamer": Case(runai_load, ST, package="runai_model_streamer", streamer=True),
     "DCP": Case(dcp_load, "dcp"),
     "solo DCP": Case(solo_load, "dcp"),
     "fill 1 thread": Case(fill, options={"threads": 1}, reads=False),
@@ -235,7 +236,8 @@ def rss_anonymous(process: int) -> int:
 
 
 def start(name: str, folder: pathlib.Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.bench_load", "--child", name, str(folder)]
+    python = streamers_python() if CASES[name].streamer else sys.executable
+    command = [str(python), "-m", "benchmarks.bench_load", "--child", name, str(folder)]
     process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
@@ -321,11 +323,9 @@ class Bench:
         )
 
     def copies(self) -> None:
-        rivals = [
-            name
-            for name in ("safetensors pread", "fastsafetensors", "runai streamer")
-            if importlib.util.find_spec(CASES[name].package)
-        ]
+        rivals = ["safetensors pread"]
+        if streamers_python():
+            rivals += ["fastsafetensors", "runai streamer"]
         for state, at_hand in self.states():
             names = ["torch", "solo 1 thread", "solo 2 threads", "fill 1 thread", "fill 2 threads",
                      "solo 1 thread, no checksum", "solo safetensors", *rivals]  # fmt: skip

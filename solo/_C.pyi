@@ -1,5 +1,7 @@
 from collections.abc import Callable
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 F32: Final[int]
 F64: Final[int]
@@ -157,11 +159,9 @@ class Checkpoint:
     def info(self) -> dict[str, Any]: ...
     def faults(self) -> list[tuple[str, int, str]]: ...
     def fault_count(self) -> int: ...
-    def storages(self) -> list[tuple[str, int, int, int, int, int, str]]: ...
-    def tensors(
-        self,
-    ) -> list[tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int, bool]]: ...
-    def names(self) -> list[tuple[str, int, int]]: ...
+    def storages(self, kind: type[_Row], /) -> list[_Row]: ...
+    def tensors(self, kind: type[_Row], /) -> list[_Row]: ...
+    def names(self, kind: type[_Row], /) -> list[_Row]: ...
     def records(self) -> list[tuple[str, int, int, int, int]]: ...
     def note(self) -> str: ...
     def metadata(self) -> tuple[bytes, bytes]: ...
@@ -178,18 +178,21 @@ class Checkpoint:
         /,
     ) -> Any: ...
 
-def read(
-    file: File,
-    checkpoint: Checkpoint | None,
-    reads: list[tuple[int, int, int, int]],
-    threads: int,
-    direct: int,
-    gaps: bool,
-    base: int,
-    verify: bool,
-    tick: Callable[[int, int, int], None] | None,
-    /,
-) -> list[int]: ...
+class Reading:
+    def __init__(
+        self,
+        file: File,
+        checkpoint: Checkpoint | None,
+        reads: list[tuple[int, int, int, int]],
+        threads: int,
+        direct: int,
+        memory: Any,
+        base: int,
+        verify: bool,
+        /,
+    ) -> None: ...
+    def wait(self, tick: Callable[[int, int, int], None] | None, /) -> list[int]: ...
+
 def shards(
     json: bytes, /
 ) -> tuple[list[tuple[str, int]], list[str], int, list[tuple[str, int, str]]]: ...

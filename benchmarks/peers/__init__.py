@@ -16,6 +16,10 @@ TORCHFT = (
 )  # fmt: skip
 
 
+# loaders of safetensors: they read to the CPU as well, and bring torch and numpy in otherwise
+STREAMERS = (["fastsafetensors==0.5.0", "runai-model-streamer==0.17.1", "humanize"], [])
+
+
 def python_with(name: str, alone: list[str], whole: list[str]) -> str | None:
     """The interpreter of the environment ``name`` over this one's packages; None without it.
 
@@ -31,7 +35,8 @@ def python_with(name: str, alone: list[str], whole: list[str]) -> str | None:
         here = [p for p in sys.path if pathlib.Path(p).is_dir() and p not in stdlib]
         (packages / "site-packages" / "here.pth").write_text("\n".join(here) + "\n")
         pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        done = [subprocess.run([*pip, "--no-deps", *alone]), subprocess.run([*pip, *whole])]
+        done = [subprocess.run([*pip, "--no-deps", *alone])]
+        done += [subprocess.run([*pip, *whole])] if whole else []
         if made.returncode or any(step.returncode for step in done):
             return None
         (home / "ready").touch()
@@ -46,3 +51,7 @@ def torchft_env(lighthouse: str, replica: int) -> dict[str, str]:
 
 def torchft_python() -> str | None:
     return python_with("torchft", *TORCHFT)
+
+
+def streamers_python() -> str | None:
+    return python_with("streamers", *STREAMERS)

@@ -24,10 +24,15 @@ struct zip_place { /* what solo_ckpt_record leaves out */
     uint64_t end; /* where the next header, or the directory, begins */
 };
 
+struct zip_name {
+    uint64_t mark; /* of the name: other marks, other names */
+    const struct solo_ckpt_record *record;
+};
+
 struct zip {
     struct solo_ckpt_record *records; /* in the order of their headers */
     struct zip_place *places;
-    const struct solo_ckpt_record **by_name; /* sorted, case folded */
+    struct zip_name *by_name; /* sorted by mark, then by name, case folded */
     size_t count;
     const char *top; /* the archive's top directory, without '/' */
     size_t top_bytes;

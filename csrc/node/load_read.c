@@ -12,7 +12,9 @@
 #include "os/file.h"
 #include "os/pages.h"
 
-#define PIECE_BYTES        (8u << 20) /* what a thread takes at a time */
+#define PIECE_BYTES        (8u << 20) /* what a thread takes at a time, at most */
+#define PIECE_LEAST_BYTES  (2u << 20) /* a huge page */
+#define PIECES_EACH        16u /* of small files, so that no thread waits long for the last */
 #define PIECE_DIRECT_BYTES (4u << 20)
 #define BLOCK_BYTES        (512u << 10)
 #define GAP_MAX            4096u
@@ -267,16 +269,8 @@ static bool wants_direct(struct solo_reading *reading, const struct solo_ckpt_re
     return file_direct_open(reading->file);
 }
 
-static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, size_t count)
+static uint32_t threads_of(const struct solo_reading *reading)
 {
-    reading->direct = wants_direct(reading, reads, count);
-    TRY(read_plan_make(reads, count, reading->direct ? GAP_DIRECT_MAX : GAP_MAX,
-                       reading->direct ? PIECE_DIRECT_BYTES : PIECE_BYTES, &reading->plan));
-    for (size_t i = 0; i < reading->plan.count; i++) {
-        TRY(pages_add(&reading->pages, reading->plan.order[i]->to,
-                      (size_t)reading->plan.order[i]->bytes));
-    }
-    pages_ready(&reading->pages);
     uint32_t threads = reading->options.threads;
     if (!threads) {
         threads = crew_processors();
@@ -285,7 +279,36 @@ static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, siz
     if (reading->direct && threads < DIRECT_THREADS) {
         threads = DIRECT_THREADS;
     }
-    threads = threads < CREW_THREADS_MAX ? threads : CREW_THREADS_MAX;
+    return threads < CREW_THREADS_MAX ? threads : CREW_THREADS_MAX;
+}
+
+static uint64_t piece_bytes(const struct solo_reading *reading, const struct solo_ckpt_read *reads,
+                            size_t count, uint32_t threads)
+{
+    uint64_t total = 0, piece = PIECE_BYTES;
+    if (reading->direct) {
+        return PIECE_DIRECT_BYTES;
+    }
+    for (size_t i = 0; i < count; i++) {
+        total = total + reads[i].bytes < total ? UINT64_MAX : total + reads[i].bytes;
+    }
+    while (piece > PIECE_LEAST_BYTES && total / piece < (uint64_t)threads * PIECES_EACH) {
+        piece /= 2;
+    }
+    return piece;
+}
+
+static int start(struct solo_reading *reading, struct solo_ckpt_read *reads, size_t count)
+{
+    reading->direct = wants_direct(reading, reads, count);
+    uint32_t threads = threads_of(reading);
+    TRY(read_plan_make(reads, count, reading->direct ? GAP_DIRECT_MAX : GAP_MAX,
+                       piece_bytes(reading, reads, count, threads), &reading->plan));
+    for (size_t i = 0; i < reading->plan.count; i++) {
+        TRY(pages_add(&reading->pages, reading->plan.order[i]->to,
+                      (size_t)reading->plan.order[i]->bytes));
+    }
+    pages_ready(&reading->pages);
     reading->room_bytes =
         reading->direct ? PIECE_DIRECT_BYTES + 2 * FILE_BLOCK_BYTES : GAP_MAX + FILE_BLOCK_BYTES;
     reading->room_bytes = (reading->room_bytes + FILE_BLOCK_BYTES - 1) & ~(FILE_BLOCK_BYTES - 1u);

@@ -196,86 +196,6 @@ static PyObject *fault_count(PyObject *self, PyObject *unused)
     return PyLong_FromUnsignedLong(solo_ckpt_fault_count(ckpt_of(self)));
 }
 
-static PyObject *storages(PyObject *self, PyObject *unused)
-{
-    const struct solo_ckpt_storage *rows;
-    size_t count = solo_ckpt_storages(ckpt_of(self), &rows);
-    PyObject *list = PyList_New(0);
-    (void)unused;
-    for (size_t i = 0; list && i < count; i++) {
-        const struct solo_ckpt_storage *row = &rows[i];
-        PyObject *key = load_text_of(row->key, row->key_bytes);
-        PyObject *location = load_text_of(row->location, row->location_bytes);
-        list = load_append(
-            list, key && location
-                      ? Py_BuildValue("(NIKKKIN)", key, row->dtype, (unsigned long long)row->bytes,
-                                      (unsigned long long)row->offset,
-                                      (unsigned long long)row->packed_bytes, row->crc, location)
-                      : NULL);
-    }
-    return list;
-}
-
-PyObject *load_counts(const uint64_t *values, uint32_t count)
-{
-    PyObject *tuple = PyTuple_New((Py_ssize_t)count);
-    for (uint32_t i = 0; tuple && i < count; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(values[i]);
-        if (!number || PyTuple_SetItem(tuple, (Py_ssize_t)i, number) < 0) {
-            Py_CLEAR(tuple);
-        }
-    }
-    return tuple;
-}
-
-/* 1: row-major over exactly its elements: the common case, which needs no strides. */
-int load_is_contiguous(const struct solo_ckpt_tensor *row)
-{
-    uint64_t stride = 1;
-    for (uint32_t i = row->dims; i-- > 0;) {
-        if (row->sizes[i] != 1 && row->strides[i] != stride) {
-            return 0;
-        }
-        stride *= row->sizes[i];
-    }
-    return 1;
-}
-
-static PyObject *tensors(PyObject *self, PyObject *unused)
-{
-    const struct solo_ckpt_tensor *rows;
-    size_t count = solo_ckpt_tensors(ckpt_of(self), &rows);
-    PyObject *list = PyList_New(0);
-    (void)unused;
-    for (size_t i = 0; list && i < count; i++) {
-        const struct solo_ckpt_tensor *row = &rows[i];
-        PyObject *sizes = load_counts(row->sizes, row->dims);
-        PyObject *strides = load_counts(row->strides, row->dims);
-        list = load_append(list,
-                           sizes && strides
-                               ? Py_BuildValue("(IIKNNiiO)", row->storage, row->dtype,
-                                               (unsigned long long)row->first, sizes, strides,
-                                               (int)row->requires_grad, load_is_contiguous(row),
-                                               row->metadata == SOLO_CKPT_NONE ? Py_False : Py_True)
-                               : NULL);
-    }
-    return list;
-}
-
-static PyObject *names(PyObject *self, PyObject *unused)
-{
-    const struct solo_ckpt_name *rows;
-    size_t count = solo_ckpt_names(ckpt_of(self), &rows);
-    PyObject *list = PyList_New(0);
-    (void)unused;
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *name = load_text_of(rows[i].text, rows[i].bytes);
-        list = load_append(list, name ? Py_BuildValue("(NII)", name, rows[i].key_at, rows[i].tensor)
-                                      : NULL);
-    }
-    return list;
-}
-
 static PyObject *records(PyObject *self, PyObject *unused)
 {
     const struct solo_ckpt_record *rows;
@@ -378,11 +298,12 @@ PyObject *load_checkpoint_type(PyObject *module)
         {"info", info, METH_NOARGS, "What kind of file it is, and of which version."},
         {"faults", load_faults, METH_NOARGS, "[(code, offset, text)], the first 32"},
         {"fault_count", fault_count, METH_NOARGS, "How many faults there are in all."},
-        {"storages", storages, METH_NOARGS,
-         "[(key, dtype, bytes, offset, packed_bytes, crc, location)]"},
-        {"tensors", tensors, METH_NOARGS,
-         "[(storage, dtype, first, sizes, strides, requires_grad, contiguous, has_metadata)]"},
-        {"names", names, METH_NOARGS, "[(name, key_at, tensor)]"},
+        {"storages", load_storages, METH_O,
+         "[kind((key, dtype, bytes, offset, packed_bytes, crc, location))]"},
+        {"tensors", load_tensors, METH_O,
+         "[kind((storage, dtype, first, sizes, strides, requires_grad, contiguous, "
+         "has_metadata))]"},
+        {"names", load_names, METH_O, "[kind((name, key_at, tensor))]"},
         {"records", records, METH_NOARGS, "[(name, offset, bytes, packed_bytes, crc)]"},
         {"note", note, METH_NOARGS, "The JSON text of a safetensors file's metadata."},
         {"metadata", metadata, METH_NOARGS, "The bytes that describe the file, in two parts."},

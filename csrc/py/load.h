@@ -24,12 +24,15 @@ PyObject *load_file_type(PyObject *module);
 PyObject *load_checkpoint_type(PyObject *module);
 PyObject *load_arena_type(PyObject *module);
 PyObject *load_slice_type(PyObject *module);
+PyObject *load_reading_type(PyObject *module);
 
 /* The object of a checkpoint: build(tensors, storage, resolve, call, state). */
 PyObject *load_build(PyObject *self, PyObject *arguments);
 
-/* read(file, checkpoint, reads, threads, direct, gaps, base, verify, tick) */
-PyObject *load_read(PyObject *module, PyObject *arguments);
+/* The tables of a checkpoint as lists of `kind`, tuple or a class derived from it. */
+PyObject *load_storages(PyObject *self, PyObject *kind);
+PyObject *load_tensors(PyObject *self, PyObject *kind);
+PyObject *load_names(PyObject *self, PyObject *kind);
 
 /* ---- for the parts of the module ---- */
 

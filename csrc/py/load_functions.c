@@ -180,9 +180,6 @@ static PyObject *crc32_at(PyObject *module, PyObject *arguments)
 }
 
 static PyMethodDef functions[] = {
-    {"read", load_read, METH_VARARGS,
-     "read(file, checkpoint, [(offset, bytes, address, storage)], threads, direct, gaps, base, "
-     "verify, tick) -> [storage whose checksum is wrong]"},
     {"shards", shards, METH_O, "shards(json) -> (names, files, total, faults)"},
     {"chunk", chunk, METH_VARARGS,
      "chunk(file, base, size) -> (offset, bytes, dtype, sizes, crc), or [fault]"},
@@ -197,7 +194,7 @@ static PyMethodDef functions[] = {
 int py_load_init(PyObject *module)
 {
     PyObject *(*const types[])(PyObject *) = {load_file_type, load_checkpoint_type, load_arena_type,
-                                              load_slice_type};
+                                              load_slice_type, load_reading_type};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         PyObject *type = types[i](module);
         int rc = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;

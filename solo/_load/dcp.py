@@ -255,7 +255,8 @@ class Chunks:
         reads = [read for read, _, _ in wanted]
         direct = DIRECT[how.direct]
         try:
-            _C.read(source.file, None, reads, how.threads, direct, False, 0, how.verify, how.tick)
+            reading = _C.Reading(source.file, None, reads, how.threads, direct, None, 0, how.verify)
+            reading.wait(how.tick)
         except SoloError as error:
             raise read_error(source.name, error) from error
         for (_, size, address, _), crc, name in wanted if how.verify else ():

@@ -69,4 +69,4 @@ def read_box(table: Table, row: int, box: Box, piece: torch.Tensor, how: How) ->
         )
         for at, to, count in box.runs(source, box)
     ]
-    read.run(table, reads, how, None)
+    read.run(table, reads, how)

@@ -242,7 +242,7 @@ def _load_table(
         report.in_place += size
         torch.autograd.graph.increment_version(pair.target)
     if reads:
-        read.run(table, reads, request.how, None)
+        read.run(table, reads, request.how)
     _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
 
 

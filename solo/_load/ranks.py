@@ -305,7 +305,7 @@ def _broadcast(table: Table, placed: Placement, request: Request, group: Any) ->
             for r in rows
         ]
         try:
-            read.run(table, reads, request.how, memoryview(arena))
+            read.run(table, reads, request.how, arena)
         except CheckpointError as error:
             problem = [str(error)]
     dist.broadcast_object_list(problem, src=source, group=group)

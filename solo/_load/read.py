@@ -7,6 +7,7 @@ their pages back when the last tensor of them is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -43,14 +44,22 @@ class How:
     tick: Tick | None = None
 
 
+Finish = Callable[[], None]
 Cell = tuple[Any, int]  # a buffer and where in it; or an UntypedStorage and -1
 
 
 def read_storages(
-    table: Table, placement: Placement, rows: Iterable[int], how: How
+    table: Table,
+    placement: Placement,
+    rows: Iterable[int],
+    how: How,
+    unfinished: list[Finish] | None = None,
 ) -> dict[int, Cell]:
-    """Bring these storages where they belong."""
+    """Bring these storages where they belong. With ``unfinished``, data may still be coming
+    when this returns: each of what it holds then must be called before any is looked at."""
     cells: dict[int, Cell] = {}
+    if table.info["big_endian"] or placement.restore is not None:
+        unfinished = None
     groups: dict[torch.device | str, list[int]] = {}
     for row in rows:
         device = placement.devices[row]
@@ -61,7 +70,7 @@ def read_storages(
         if device == DISK:
             cells.update(_map(table, group, how))
         elif device == torch.device("cpu"):
-            cells.update(_copy(table, group, how))
+            cells.update(_copy(table, group, how, unfinished))
         elif isinstance(device, torch.device) and device.type == "meta":
             for row in group:
                 storage = torch.UntypedStorage(table.storages[row].bytes, device="meta")  # type: ignore[no-untyped-call]
@@ -90,23 +99,29 @@ def untyped(cell: Cell, size: int) -> torch.UntypedStorage:
 # ---- copies ----
 
 
-def _copy(table: Table, rows: list[int], how: How) -> dict[int, Cell]:
+def _copy(
+    table: Table, rows: list[int], how: How, unfinished: list[Finish] | None = None
+) -> dict[int, Cell]:
     plain = [r for r in rows if table.storages[r].bytes and _is_stored(table, r)]
     places, size, congruent = layout(table, plain)
     cells: dict[int, Cell] = {}
     if size:
         arena = _C.Arena(size, congruent)
         address = arena.address
-        reads = [
-            (table.storages[r].offset, table.storages[r].bytes, address + places[r], r)
-            for r in plain
-        ]
-        run(table, reads, how, memoryview(arena))
-        for r in plain:
-            count = table.storages[r].bytes
+        reads = []
+        for r, place in places.items():
+            _, _, count, offset, *_ = table.storages[r]
+            reads.append((offset, count, address + place, r))
+        finish = begin(table, reads, how, arena)
+        if unfinished is None:
+            finish()
+        else:
+            unfinished.append(finish)
+        for _, count, at, r in reads:
             large = count >= SLICE_BYTES
-            cells[r] = (arena.slice(places[r], count), 0) if large else (arena, places[r])
-    for r in rows:
+            place = at - address
+            cells[r] = (arena.slice(place, count), 0) if large else (arena, place)
+    for r in rows if len(cells) < len(rows) else ():
         if r not in cells:
             data = _inflate(table, r) if table.storages[r].bytes else bytearray()
             cells[r] = (data, 0)
@@ -136,17 +151,22 @@ def layout(table: Table, rows: list[int]) -> tuple[dict[int, int], int, int]:
     if not rows:
         return {}, 0, 0
     storages = table.storages
-    order = sorted(rows, key=lambda r: storages[r].offset)
     align = alignments(table)
     base = table.base
-    loose = [r for r in order if (base + storages[r].offset) % align[storages[r].dtype]]
-    tight = [r for r in order if (base + storages[r].offset) % align[storages[r].dtype] == 0]
+    loose, tight = [], []
+    used = 0
+    for offset, r in sorted([(storages[r].offset, r) for r in rows]):
+        _, dtype, count, *_ = storages[r]
+        if (base + offset) % align[dtype]:
+            loose.append(r)
+        else:
+            tight.append(r)
+            used += count
     places: dict[int, int] = {}
     size = congruent = 0
     if tight:
         start = storages[tight[0]].offset
         span = storages[tight[-1]].offset + storages[tight[-1]].bytes - start
-        used = sum(storages[r].bytes for r in tight)
         congruent = (table.base + start) % BLOCK
         if used >= DENSE * span or len(tight) * 512 + used >= span:
             places = {r: storages[r].offset - start for r in tight}
@@ -188,28 +208,36 @@ def _sparse(table: Table, rows: list[int], congruent: int, places: dict[int, int
     return at
 
 
-def run(table: Table, reads: list[Read], how: How, arena: memoryview | None) -> None:
+def run(table: Table, reads: list[Read], how: How, arena: Any = None) -> None:
     """Read, and raise what is wrong with all of it."""
+    begin(table, reads, how, arena)()
+
+
+def begin(table: Table, reads: list[Read], how: How, arena: Any = None) -> Finish:
+    """Begin to read; what is given waits for the end and raises what is wrong."""
     if table.chunks is not None:
         table.chunks.read_to([(row, address) for _, _, address, row in reads], how)
-        return
+        return lambda: None
+    with _errors_of(table):
+        wait = table.source.begin(table.index, reads, arena, table.base, how)
+
+    def finish() -> None:
+        with _errors_of(table):
+            wrong = wait()
+        if wrong:
+            raise checksum_error(table, wrong)
+
+    return finish
+
+
+@contextlib.contextmanager
+def _errors_of(table: Table) -> Iterator[None]:
     try:
-        wrong = table.source.read_into(
-            table.index,
-            reads,
-            arena=arena,
-            threads=how.threads,
-            direct=how.direct,
-            base=table.base,
-            verify=how.verify,
-            tick=how.tick,
-        )
+        yield
     except CheckpointError:
         raise
     except Exception as error:
         raise read_error(table.source.name, error) from error
-    if wrong:
-        raise checksum_error(table, wrong)
 
 
 def checksum_error(table: Table, wrong: list[int]) -> CheckpointError:

@@ -117,14 +117,14 @@ def needed(
 ) -> dict[str, int]:
     """Bytes by device that this request will take."""
     out: dict[str, int] = {}
-    names: dict[torch.device | str, str] = {}  # writing a device's name takes its time
     for table, placement in zip(tables, placed, strict=True):
+        last, name = None, ""
         for row in storages_to_read(table, request):
-            device = placement.devices[row]
-            count = table.storages[row].bytes
-            name = names.get(device) or names.setdefault(device, str(device))
-            if name == place.DISK or (name == "cpu" and request.how.mode == "mmap"):
-                name = place.DISK if table.mappable else "cpu"
+            device, count = placement.devices[row], table.storages[row].bytes
+            if device is not last:  # writing a device's name takes its time
+                last, name = device, str(device)
+                if name == place.DISK or (name == "cpu" and request.how.mode == "mmap"):
+                    name = place.DISK if table.mappable else "cpu"
             if request.dtype is not None and name != place.DISK:
                 count = max(count, count * request.dtype.itemsize // width_of(table, row))
             out[name] = out.get(name, 0) + count
@@ -165,8 +165,13 @@ def load_table(table: Table, placed: Placement, request: Request) -> tuple[list[
     """The tensors of a table (None where not selected), and what builds its object."""
     rows = select(table, request)
     numbers = range(len(table.tensors)) if rows is None else rows
-    cells = read.read_storages(table, placed, storages_to_read(table, request), request.how)
+    unfinished: list[read.Finish] = []
+    cells = read.read_storages(
+        table, placed, storages_to_read(table, request), request.how, unfinished
+    )
     tensors = read.make_tensors(table, cells, numbers)
+    for finish in unfinished:
+        finish()
     if request.dtype is not None:
         convert(tensors, request.dtype)
     return tensors, Builder(table, cells, request.extra, request.tensors_only)

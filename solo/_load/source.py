@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import functools
 import io
 import os
 import stat
@@ -17,10 +18,12 @@ from solo._load.errors import CheckpointError, fail, read_error
 from solo.errors import SoloError
 
 if TYPE_CHECKING:
+    from solo._load.read import How
     from solo._load.table import Options
 
 Read = tuple[int, int, int, int]  # offset, bytes, address, storage or -1
 Tick = Callable[[int, int, int], None]
+Wrong = Callable[[], list[int]]
 
 FETCH_ATTEMPTS = 3  # of one range: stores fail now and then
 RETRY_S = 0.2  # before the second, then twice that
@@ -60,19 +63,19 @@ class Source:
     def _indexed(self) -> Any:
         return self.read
 
-    def read_into(
-        self,
-        index: _C.Checkpoint | None,
-        reads: list[Read],
-        *,
-        arena: memoryview | None,
-        threads: int,
-        direct: str,
-        base: int,
-        verify: bool,
-        tick: Tick | None,
-    ) -> list[int]:
-        """Read every range to its address; gives the storages whose checksum is wrong."""
+    def begin(
+        self, index: _C.Checkpoint | None, reads: list[Read], arena: Any, base: int, how: How
+    ) -> Wrong:
+        """Read every range to its address. What is given must be called: it waits until all has
+        come, which may be there already, and tells the storages whose checksum is wrong.
+
+        Args:
+            index: whose storages the reads name.
+            reads: ranges; their offsets count from ``base``.
+            arena: the memory that holds all addresses, gaps between them included; or None.
+            base: where the checkpoint begins.
+            how: threads, checksums and so on.
+        """
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
@@ -99,21 +102,12 @@ class LocalSource(Source):
     def _indexed(self) -> Any:
         return self.file
 
-    def read_into(
-        self,
-        index: _C.Checkpoint | None,
-        reads: list[Read],
-        *,
-        arena: memoryview | None,
-        threads: int,
-        direct: str,
-        base: int,
-        verify: bool,
-        tick: Tick | None,
-    ) -> list[int]:
-        return _C.read(
-            self.file, index, reads, threads, DIRECT[direct], arena is not None, base, verify, tick
-        )
+    def begin(
+        self, index: _C.Checkpoint | None, reads: list[Read], arena: Any, base: int, how: How
+    ) -> Wrong:
+        direct = DIRECT[how.direct]
+        reading = _C.Reading(self.file, index, reads, how.threads, direct, arena, base, how.verify)
+        return functools.partial(reading.wait, how.tick)
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -186,18 +180,9 @@ class RangeSource(Source):
                 )
             done += count
 
-    def read_into(
-        self,
-        index: _C.Checkpoint | None,
-        reads: list[Read],
-        *,
-        arena: memoryview | None,
-        threads: int,
-        direct: str,
-        base: int,
-        verify: bool,
-        tick: Tick | None,
-    ) -> list[int]:
+    def begin(
+        self, index: _C.Checkpoint | None, reads: list[Read], arena: Any, base: int, how: How
+    ) -> Wrong:
         jobs = list(_ranges(reads, base))
         total = sum(size for _, size, _ in jobs)
         done = 0
@@ -212,10 +197,10 @@ class RangeSource(Source):
                 self._filled(offset, memoryview((ctypes.c_uint8 * size).from_address(address)))
             with lock:
                 done += size
-            if tick is not None and threading.current_thread() is threading.main_thread():
-                tick(done, total, 0)
+            if how.tick is not None and threading.current_thread() is threading.main_thread():
+                how.tick(done, total, 0)
 
-        count = max(1, min(self._threads if threads == 0 else threads, len(jobs) or 1))
+        count = max(1, min(how.threads or self._threads, len(jobs) or 1))
         if count == 1:
             for job in jobs:
                 work(job)
@@ -226,16 +211,17 @@ class RangeSource(Source):
                     finished, waiting = concurrent.futures.wait(waiting, timeout=0.1)
                     for future in finished:
                         future.result()
-                    if tick is not None:
-                        tick(done, total, 0)
-        return self._check(index, reads, base, verify)
+                    if how.tick is not None:
+                        how.tick(done, total, 0)
+        wrong = self._check(index, reads, base, how.verify)
+        return lambda: wrong
 
     def _check(
         self, index: _C.Checkpoint | None, reads: list[Read], base: int, verify: bool
     ) -> list[int]:
         """Headers and checksums, which a local read compares on the way."""
         wrong = []
-        rows = index.storages() if index is not None else []
+        rows = index.storages(tuple) if index is not None else []
         for offset, size, address, storage in reads:
             if index is None or storage < 0 or offset != rows[storage][3] or not size:
                 continue

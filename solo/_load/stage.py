@@ -89,7 +89,7 @@ def to_device(table: Table, rows: list[int], device: torch.device, how: How) -> 
             reads.append((offset, count, buffer.data_ptr() + at, row))
             pairs.append((targets[row][begin : begin + count], buffer[at : at + count]))
             at += count
-        read.run(table, reads, how, None)
+        read.run(table, reads, how)
         ring.copy(pairs)
     ring.finish()
     return cells

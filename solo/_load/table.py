@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -15,12 +14,9 @@ from solo._load import diagnose
 from solo._load.errors import CheckpointError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from solo._load.source import Source
-
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class StorageRow(NamedTuple):
@@ -135,11 +131,6 @@ def torch_dtype(number: int, tensor: str) -> torch.dtype:
     return dtype
 
 
-def _rows(kind: type[Row], plain: list[Any]) -> list[Row]:
-    """Tuples of ``_C`` as named ones: what ``_make`` does, without a Python frame for each."""
-    return list(map(cast("Callable[[type[Row], Any], Row]", tuple.__new__), repeat(kind), plain))
-
-
 def open_table(source: Source, options: Options, *, base: int = 0, size: int = 0) -> Table:
     """Index a file and raise everything that is wrong with it at once."""
     index = source.checkpoint(options, base, size)
@@ -150,9 +141,9 @@ def open_table(source: Source, options: Options, *, base: int = 0, size: int = 0
         source=source,
         index=index,
         info=info,
-        storages=_rows(StorageRow, index.storages()),
-        tensors=_rows(TensorRow, index.tensors()),
-        names=_rows(NameRow, index.names()),
+        storages=index.storages(StorageRow),
+        tensors=index.tensors(TensorRow),
+        names=index.names(NameRow),
         base=base,
     )
     _add_tied(table)

@@ -59,5 +59,5 @@ def test_ctrl_c_ends_a_long_read(tmp_path: pathlib.Path) -> None:
 
     reads = [(0, size, arena.address, -1)] * 40
     with pytest.raises(KeyboardInterrupt):
-        _C.read(file, None, reads, 1, 1, False, 0, True, interrupted)
+        _C.Reading(file, None, reads, 1, 1, None, 0, True).wait(interrupted)
     assert torch.equal(solo.load(path)["x"][:3], torch.zeros(3, dtype=torch.uint8))

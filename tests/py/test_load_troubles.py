@@ -233,7 +233,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: pathlib.Path) ->
     arena = _C.Arena(1 << 20, 0)
     os.utime(path, ns=(1, 1))
     with pytest.raises(solo.SoloError, match="was changed while it was read"):
-        _C.read(file, None, [(0, 1 << 20, arena.address, -1)], 1, 1, True, 0, True, None)
+        _C.Reading(file, None, [(0, 1 << 20, arena.address, -1)], 1, 1, arena, 0, True).wait(None)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_an_error_not_a_signal(
@@ -246,7 +246,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_not_a_signal(
     arena = _C.Arena(1 << 20, 0)
     os.truncate(path, 5000)
     with pytest.raises(solo.SoloError, match="it became shorter"):
-        _C.read(file, None, [(0, 1 << 20, arena.address, -1)], 1, 1, True, 0, True, None)
+        _C.Reading(file, None, [(0, 1 << 20, arena.address, -1)], 1, 1, arena, 0, True).wait(None)
 
 
 def test_several_writers_at_once_are_suspected(tmp_path: pathlib.Path) -> None:
