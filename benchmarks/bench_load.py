@@ -309,10 +309,11 @@ def best(
 
 
 class Bench:
-    def __init__(self, report: Report, folder: pathlib.Path, count: int) -> None:
+    def __init__(self, report: Report, folder: pathlib.Path, count: int, states: list[str]) -> None:
         made = json.loads((folder / "made.json").read_text())
         self.report, self.folder, self.count = report, folder, count
         self.size: int = made["bytes"]
+        self.wanted_states = states
         self.label = f"{self.size / MIB:.0f} MiB, {made['tensors']} tensors"
         report.say(f"{self.label}:")
 
@@ -344,7 +345,8 @@ class Bench:
 
     def states(self) -> list[tuple[str, int]]:
         """How memory is when the loader starts: words, and bytes to take and free before."""
-        return [("as found", 0), ("pages at hand", 2 * self.size)]
+        known = [("as found", 0), ("pages at hand", 2 * self.size)]
+        return [state for state in known if state[0] in self.wanted_states]
 
     def mapped(self) -> None:
         names = ["torch mmap", "safetensors", "solo mmap", "solo safetensors mmap"]
@@ -400,12 +402,15 @@ class Bench:
                             "1 rank", "<= 1.2"))  # fmt: skip
 
 
+STATES = ("as found", "pages at hand")
 PARTS = ("small", "dcp", "copies", "mapped", "into", "cold", "ranks")
 
 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--dir", help="where the files are made (default: a temporary directory)")
+    made.add_argument("--files", help="a directory in which they are kept for the next run")
+    made.add_argument("--state", action="append", choices=STATES, help="of fresh memory")
     made.add_argument("--large-mib", type=int, default=1024)
     made.add_argument("--part", action="append", choices=PARTS, help="may be repeated")
     made.add_argument("--size", action="append", choices=("small", "middle", "large"))
@@ -416,7 +421,8 @@ def main() -> None:
         return
     report = Report("load", as_json=options.json)
     count = 3 if options.quick else 7
-    with tempfile.TemporaryDirectory(dir=options.dir) as home:
+    with tempfile.TemporaryDirectory(dir=options.dir) as temporary:
+        home = options.files or temporary
         for name, size, dim in (
             ("small", 64, 64),
             ("middle", 64, 768),
@@ -425,9 +431,11 @@ def main() -> None:
             if name not in (options.size or ("small", "middle", "large")[: 3 - options.quick]):
                 continue
             folder = pathlib.Path(home) / name
-            folder.mkdir()
-            make_files(folder, size * MIB, dim)
-            bench = Bench(report, folder, count if name != "large" else 3)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / "made.json").exists():
+                make_files(folder, size * MIB, dim)
+            tries = count if name != "large" else 3
+            bench = Bench(report, folder, tries, options.state or list(STATES))
             for part in PARTS:
                 of_small = part in ("small", "dcp")
                 if of_small == (name == "small") and part in (options.part or PARTS):

@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 
+THREADS_MAX = 64
 LIMITS = {"metadata_max": 1 << 63, "tensors_max": 1 << 31, "depth_max": 201}
 
 
@@ -139,7 +140,7 @@ def load(
         raise CheckpointError(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
-    _check(direct, share, dtype, limits)
+    _check(direct, share, dtype, limits, threads)
     extra: Mapping[str, Any] = objects.allowed_names(safe_globals)
     if not weights_only:
         extra = objects.anything(path)
@@ -222,7 +223,7 @@ def load_into(
     Raises:
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
-    _check(direct, "auto", dtype, None)
+    _check(direct, "auto", dtype, None, threads)
     extra = objects.allowed_names(safe_globals)
     name = _name_of(path)
 
@@ -253,9 +254,14 @@ def load_into(
     return attempt()
 
 
-def _check(direct: str, share: str, dtype: Any, limits: dict[str, int] | None) -> None:
+def _check(
+    direct: str, share: str, dtype: Any, limits: dict[str, int] | None, threads: int
+) -> None:
     """Arguments, before anything is opened."""
     problems = []
+    if type(threads) is not int or not 0 <= threads <= THREADS_MAX:
+        text = f"threads is {threads!r}, not 0 to {THREADS_MAX}"
+        problems.append(Problem("argument", text))
     for name, value, known in (
         ("direct", direct, ("auto", "never", "always")),
         ("share", share, ("auto", "read", "broadcast")),

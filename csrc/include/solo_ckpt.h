@@ -249,7 +249,7 @@ void solo_file_source(struct solo_file *file, struct solo_ckpt_source *out);
 int solo_file_cached(struct solo_file *file, uint64_t offset, uint64_t bytes);
 
 /* Memory for `bytes`, in huge pages where the kernel gives them; address minus `congruent_to`
- * is a multiple of 4096. Untouched parts cost nothing. */
+ * is a multiple of 4096, from 2 MiB on of 2 MiB. Untouched parts cost nothing. */
 struct solo_arena {
     uint8_t *at;
     uint64_t bytes;

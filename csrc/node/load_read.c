@@ -13,7 +13,7 @@
 #include "os/pages.h"
 
 #define PIECE_BYTES        (8u << 20) /* what a thread takes at a time, at most */
-#define PIECE_LEAST_BYTES  (2u << 20) /* a huge page */
+#define PIECE_LEAST_BYTES  (4u << 20) /* two huge pages */
 #define PIECES_EACH        16u /* of small files, so that no thread waits long for the last */
 #define PIECE_DIRECT_BYTES (4u << 20)
 #define BLOCK_BYTES        (512u << 10)

@@ -19,7 +19,8 @@ static size_t page_bytes(void)
 
 int solo_arena_map(uint64_t bytes, uint64_t congruent_to, struct solo_arena *out)
 {
-    uint64_t shift = congruent_to % FILE_BLOCK_BYTES;
+    /* Threads that read neighbouring pieces of a file then share no huge page. */
+    uint64_t shift = congruent_to % (bytes >= HUGE_BYTES ? HUGE_BYTES : FILE_BLOCK_BYTES);
     /* A block more at the end, where a direct read of the file's tail may write. */
     uint64_t need = shift + bytes + FILE_BLOCK_BYTES;
     if (need < bytes || need > SIZE_MAX / 2) {

@@ -159,6 +159,13 @@ def _open_index(source: Source, request: Request) -> Shards:
         try:
             opened.append(_beside(source, file, request))
         except CheckpointError as error:
+            if "Too many open files" in str(error):
+                raise fail(
+                    "io",
+                    f"its {len(files)} shards are more than this process may have open at once",
+                    path=source.name,
+                    fix="ulimit -n 65536, or save it again in fewer shards",
+                ) from None
             problems += [
                 Problem(
                     "missing" if p.code == "not_found" else p.code,

@@ -93,6 +93,8 @@ def explain(source: Source, index: _C.Checkpoint, info: dict[str, Any]) -> Check
         if code != "unsafe"
     ]
     fix = FIXES.get(problems[0].code, "") if problems else ""
+    if fix == FIXES["limit"] and "strides of 0" in problems[0].text:
+        fix = "if you trust the file: allow_expanded=True"
     total = index.fault_count()
     if unsafe:
         problems.insert(0, Problem("unsafe", _unsafe_text(unsafe)))

@@ -90,7 +90,8 @@ def _message(problems: list[Problem], path: str, fix: str, total: int) -> str:
             lines.append(f"  - and {total - SHOWN} more")
     if fix:
         lines.append(f"  -> {fix}")
-    return "\n".join(lines)
+    # Names of files and tensors may hold what no stream can print.
+    return "\n".join(lines).encode(errors="backslashreplace").decode()
 
 
 def _line(problem: Problem) -> str:

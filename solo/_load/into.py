@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from solo._load.table import Table, dtypes
 
 if TYPE_CHECKING:
     from solo._load.paths import Where
+    from solo._load.source import Read
+
+log = logging.getLogger("solo.load")
 
 WRAPPERS = ("", "module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.")
 STAGED_BYTES = 64 << 20  # host memory for what cannot be read in place
@@ -73,6 +77,7 @@ def load_into(
     report = Report()
     names, report.stripped = match(tables, tensors, strip_prefix)
     pairs = [Pair(name, tensor, *names[name]) for name, tensor in tensors.items() if name in names]
+    pairs += _tied_to(pairs, tensors)
     _compare(report, tensors, names, pairs, tables, strict)
     placed = _place_fresh(tables, pairs, request)
     for table, placement in zip(tables, placed, strict=True):
@@ -106,13 +111,26 @@ def targets(target: Any) -> dict[str, torch.Tensor]:
 
 def _unfillable(tensor: torch.Tensor) -> str:
     """Why a tensor cannot be written to as it is; "" if it can."""
-    if tensor.layout != torch.strided:
-        return f"has the layout {tensor.layout}"
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return f"has the layout {'nested' if tensor.is_nested else tensor.layout}"
     if boxes.is_distributed(tensor):
         return ""
-    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        return "is expanded: several of its elements are one in memory"
-    return ""
+    if tensor.is_quantized:
+        return f"is quantized ({tensor.dtype})"
+    reach = 0  # of the axes so far: each further one must step over it
+    for step, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n > 1 and step <= reach and tensor.numel():
+            return "is expanded: several of its elements are one in memory"
+        reach += (n - 1) * step
+    return "" if tensor.is_meta or _has_memory(tensor) else "has no memory of its own"
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Not of tensors that only stand for others: fake ones, those inside torch.vmap."""
+    try:
+        return tensor.data_ptr() != 0 or not tensor.numel()
+    except RuntimeError:
+        return False
 
 
 # ---- names ----
@@ -148,6 +166,18 @@ def match(
                     }
                     best = (count, {**known, **rest}, prefix or (f"-{own}" if own else ""))
     return best[1], best[2]
+
+
+def _tied_to(pairs: list[Pair], tensors: Mapping[str, torch.Tensor]) -> list[Pair]:
+    """Other names of parameters on meta, which the file has under one name only: whatever takes
+    the place of one must take that of all."""
+    first = {id(pair.target): pair for pair in pairs if pair.target.is_meta}
+    known = {pair.name for pair in pairs}
+    return [
+        Pair(name, tensor, first[id(tensor)].table, first[id(tensor)].row)
+        for name, tensor in tensors.items()
+        if name not in known and id(tensor) in first
+    ]
 
 
 def _compare(
@@ -241,9 +271,22 @@ def _load_table(
         reads.append((start, size, pair.target.data_ptr(), row.storage))
         report.in_place += size
         torch.autograd.graph.increment_version(pair.target)
-    if reads:
-        read.run(table, reads, request.how)
+    for batch in _apart(reads):
+        read.run(table, batch, request.how)
     _stage(table, [p for p in pairs if id(p) not in chosen], request, report)
+
+
+def _apart(reads: list[Read]) -> list[list[Read]]:
+    """All at once; one by one where two fill the same memory (tied in the target and not in the
+    file): the last one counts, as in load_state_dict."""
+    reads = list(dict.fromkeys(reads))
+    end = 0
+    for _, size, address, _ in sorted(reads, key=lambda one: one[2]):
+        if address < end:
+            log.warning("two tensors of the file fill one of the target: the last one counts")
+            return [[one] for one in reads]
+        end = address + size
+    return [reads] if reads else []
 
 
 def _fill_part(target: Any, pair: Pair, request: Request, report: Report) -> None:
@@ -262,6 +305,8 @@ def _fits(pair: Pair) -> bool:
     storage = pair.table.storages[row.storage]
     return (
         pair.target.device == CPU
+        and not pair.target.is_neg()
+        and not pair.target.is_conj()
         and pair.target.is_contiguous()
         and bool(row.contiguous)
         and not row.metadata

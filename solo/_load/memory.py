@@ -23,10 +23,10 @@ CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 def parse_bytes(value: int | str) -> int:
     """``"8GiB"``, ``"500M"``, ``1000``: bytes; units are powers of 1024."""
-    if isinstance(value, int):
+    if isinstance(value, int) and value >= 0:
         return value
-    match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)i?b?\s*", value.lower())
-    if not match:
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([kmgt]?)i?b?\s*", str(value).lower())
+    if not match or isinstance(value, float):
         raise CheckpointError(
             Problem("argument", f"{value!r} is not a size"), fix="write it like '8GiB' or '500M'"
         )

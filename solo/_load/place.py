@@ -59,8 +59,8 @@ def why_no_cuda() -> str:
     return "there is no driver, or no device"
 
 
-def device_of(spec: Device) -> torch.device:
-    """Check one device that the caller named, and make it exact."""
+def device_of(spec: Device, asked: str = "map_location") -> torch.device:
+    """Check one device that the caller named, in what ``asked`` says, and make it exact."""
     if isinstance(spec, int) and not isinstance(spec, bool):
         spec = f"cuda:{spec}"
     try:
@@ -68,12 +68,21 @@ def device_of(spec: Device) -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         raise _unknown_device(spec) from None
     if device.type == "cuda":
-        return _cuda_device(device)
+        return _cuda_device(device, asked)
     module = getattr(torch, device.type, None)
     available = getattr(module, "is_available", None)
     if device.type not in ("cpu", "meta") and available is not None and not available():
-        raise fail("device", f"{device} was asked for, and {device.type} is not available here")
+        raise fail(
+            "device",
+            f"{device} was asked for, and {device.type} is not available here",
+            fix=_instead(asked),
+        )
     return device
+
+
+def _instead(asked: str) -> str:
+    """What the caller could have written."""
+    return "leave it out of max_memory" if asked == "max_memory" else f"{asked}='cpu'"
 
 
 def _unknown_device(spec: object) -> CheckpointError:
@@ -94,13 +103,13 @@ def _unknown_device(spec: object) -> CheckpointError:
     )
 
 
-def _cuda_device(device: torch.device) -> torch.device:
+def _cuda_device(device: torch.device, asked: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise fail(
             "device",
             f"{device} was asked for, and this process sees no CUDA device: {why_no_cuda()}",
-            fix="map_location='cpu'",
+            fix=_instead(asked),
         )
     index = device.index
     if index is None:
@@ -134,7 +143,7 @@ def _local_cuda(count: int) -> int:
 # ---- map_location: as torch has it ----
 
 
-def by_location(table: Table, map_location: MapLocation) -> Placement:
+def by_location(table: Table, map_location: MapLocation, asked: str = "map_location") -> Placement:
     """Place by the tag that each storage was saved with, as ``torch.load`` does."""
     rows = table.storages
     if map_location is None:
@@ -152,7 +161,7 @@ def by_location(table: Table, map_location: MapLocation) -> Placement:
     if isinstance(map_location, str) and _registered(map_location):
         tag = map_location
         return Placement([CPU] * len(rows), restore=lambda storage, _: _restore(storage, tag))
-    return Placement([device_of(map_location)] * len(rows))
+    return Placement([device_of(map_location, asked)] * len(rows))
 
 
 def _registered(tag: str) -> bool:
@@ -215,7 +224,7 @@ def _as_saved(table: Table, renamed: Mapping[str, Device]) -> Placement:
     notes: list[str] = []
     for tag in {row.location for row in table.storages}:
         if tag in renamed:
-            cache[tag] = device_of(renamed[tag])
+            cache[tag] = device_of(renamed[tag], f"map_location[{tag!r}]")
             continue
         cache[tag], note = _here(tag)
         if note:
@@ -253,6 +262,7 @@ def by_names(
     tables: Sequence[Table],
     device_map: Mapping[str, Device],
     follows: Sequence[Mapping[str, str]],
+    asked: str = "",
 ) -> list[Placement]:
     """Place by module prefix: the longest that fits wins, ``""`` is the rest. The state of an
     optimizer goes where its parameter goes (``follows``, see optimizer.py), unless a key names it.
@@ -261,7 +271,8 @@ def by_names(
     """
     wanted: dict[str, torch.device | str] = {}
     for prefix, spec in device_map.items():
-        wanted[prefix] = DISK if spec == DISK else device_of(spec)
+        word = asked or f"device_map[{prefix!r}]"
+        wanted[prefix] = DISK if spec == DISK else device_of(spec, word)
     used: set[str] = set()
     uncovered: list[str] = []
     placements = []

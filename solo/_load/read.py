@@ -167,7 +167,7 @@ def layout(table: Table, rows: list[int]) -> tuple[dict[int, int], int, int]:
     if tight:
         start = storages[tight[0]].offset
         span = storages[tight[-1]].offset + storages[tight[-1]].bytes - start
-        congruent = (table.base + start) % BLOCK
+        congruent = table.base + start
         if used >= DENSE * span or len(tight) * 512 + used >= span:
             places = {r: storages[r].offset - start for r in tight}
             size = span

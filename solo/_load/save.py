@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import torch
@@ -76,6 +77,8 @@ def _local(path: Any) -> str:
         text = os.fsdecode(path)
     except TypeError:
         raise fail("argument", f"a path is expected, not {type(path).__name__}") from None
+    if "\0" in text:
+        raise fail("argument", "a path holds no zero character", path=text)
     if "://" in text and not text.startswith("file://"):
         raise fail(
             "unsupported",
@@ -99,6 +102,9 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
     if os.path.isdir(target):  # told before anything is written
         text, fix = "there is a directory of that name", "name a file, or give shard_size="
         raise fail("io", text, path=target, fix=fix)
+    if os.path.exists(target) and not os.path.isfile(target):  # a rename would take its place
+        text, fix = "there is a device or a pipe of that name", "torch.save writes into those"
+        raise fail("io", text, path=target, fix=fix)
     folder = os.path.dirname(target)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -116,8 +122,11 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException as error:
-        os.unlink(temporary)
-        cause = _system_error(error, before)
+        with contextlib.suppress(OSError):  # interrupted when it had its name already
+            os.unlink(temporary)
+        cause = _first_of(error, before)
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause from None  # Ctrl-C
         if cause is not None:
             raise fail(
                 "io", f"writing failed: {cause}; what was there before is unchanged", path=target
@@ -130,11 +139,12 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
         os.close(number)
 
 
-def _system_error(error: BaseException, before: BaseException | None) -> OSError | None:
-    """What the system said first: torch.save fails once more while it closes a cut archive."""
+def _first_of(error: BaseException, before: BaseException | None) -> BaseException | None:
+    """What the system or the user said first: torch.save fails once more while it closes a cut
+    archive."""
     seen: BaseException | None = error
-    while isinstance(seen, Exception) and seen is not before:
-        if isinstance(seen, OSError):
+    while seen is not None and seen is not before:
+        if isinstance(seen, OSError) or not isinstance(seen, Exception):
             return seen
         seen = seen.__cause__ or seen.__context__
     return None
@@ -280,25 +290,53 @@ def _save_shards(
         parts[home[name]][alias] = tensors[alias]
     stem, suffix = STEMS[kind]
     index = os.path.join(folder, f"{stem}{suffix}.index.json")
-    before = _files_of(index)
-    files = _names(folder, stem, suffix, len(parts))
-    weight_map = {}
-    for file, part in zip(files, parts, strict=True):
-        _write(os.path.join(folder, file), kind, part, metadata)
-        weight_map.update(dict.fromkeys(part, file))
-    # The index comes last: by it the new files take the place of the old ones, all at once.
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
-    atomically(index, lambda stream: stream.write(text.encode()))
-    for file in before - set(files):
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, file))
+    with _alone(folder) as alone:
+        files = _names(folder, stem, suffix, len(parts), usual=alone)
+        weight_map = {n: file for file, part in zip(files, parts, strict=True) for n in part}
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
+        try:
+            for file, part in zip(files, parts, strict=True):
+                _write(os.path.join(folder, file), kind, part, metadata)
+            before = _files_of(index)
+            # Last: by it the new files take the place of the old ones, all at once.
+            atomically(index, lambda stream: stream.write(text.encode()))
+        except BaseException:
+            _remove(folder, set(files) - _files_of(index))  # nobody's, without an index
+            raise
+        _remove(folder, before - set(files))
     return [*(os.path.join(folder, file) for file in files), index]
 
 
-def _names(folder: str, stem: str, suffix: str, count: int) -> list[str]:
-    """The usual names; others where a file has one of them, which an index may still need."""
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[bool]:
+    """Whether no other process is saving shards in this folder; inside, others know of us."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise fail("io", f"cannot write there: {error}", path=folder) from None
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except OSError:  # also where a file system has no locks
+            alone = False
+        yield alone
+    finally:
+        os.close(number)
+
+
+def _remove(folder: str, files: Iterable[str]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, file))
+
+
+def _names(folder: str, stem: str, suffix: str, count: int, *, usual: bool) -> list[str]:
+    """The usual names; others where a file has one of them, which an index may still need, and
+    while somebody else writes here."""
     ends = [f"{number + 1:05d}-of-{count:05d}{suffix}" for number in range(count)]
-    if any(os.path.lexists(os.path.join(folder, f"{stem}-{end}")) for end in ends):
+    if not usual or any(os.path.lexists(os.path.join(folder, f"{stem}-{end}")) for end in ends):
         stem = f"{stem}-{os.urandom(4).hex()}"
     return [f"{stem}-{end}" for end in ends]
 

@@ -95,11 +95,12 @@ def placements(tables: Sequence[Table], request: Request) -> list[Placement]:
         raise fail("argument", "map_location and device_map exclude each other")
     device_map = request.device_map
     if device_map != "auto" and not isinstance(device_map, Mapping):
-        return [place.by_location(table, device_map) for table in tables]
+        return [place.by_location(table, device_map, "device_map") for table in tables]
     follows = [optimizer.owners_in(table) for table in tables]
-    if not isinstance(device_map, Mapping):
-        device_map = auto_map.choose(tables, request.max_memory, request.no_split, follows)
-    return place.by_names(tables, device_map, follows)
+    if isinstance(device_map, Mapping):
+        return place.by_names(tables, device_map, follows)
+    chosen = auto_map.choose(tables, request.max_memory, request.no_split, follows)
+    return place.by_names(tables, chosen, follows, "max_memory")
 
 
 def storages_to_read(table: Table, request: Request) -> list[int]:

@@ -359,4 +359,6 @@ def _package(scheme: str) -> str:
         "hdfs": "pyarrow",
         "http": "aiohttp",
         "https": "aiohttp",
+        "abfs": "adlfs",
+        "az": "adlfs",
     }.get(scheme, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import multiprocessing
+import os
 import pathlib
 import pickle
 import subprocess
@@ -39,6 +40,12 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
         ({"only": [3]}, "no name"),
         ({"safe_globals": ["x"]}, "safe_globals has 'x'"),
         ({"memory_limit": "x"}, "'x' is not a size"),
+        ({"memory_limit": -1}, "-1 is not a size"),
+        ({"memory_limit": float("nan")}, "nan is not a size"),
+        ({"memory_limit": "1.2.3"}, "'1.2.3' is not a size"),
+        ({"threads": -1}, "threads is -1, not 0 to 64"),
+        ({"threads": 1000}, "threads is 1000"),
+        ({"threads": "2"}, "threads is '2'"),
         ({"map_location": lambda storage, tag: 5}, "gave int, not a storage"),
         ({"map_location": ["cpu"]}, "unknown device"),
         ({"device_map": {"": "gpu1"}}, "unknown device 'gpu1'"),
@@ -52,6 +59,22 @@ def test_an_argument_that_is_wrong_is_named(
     with pytest.raises(CheckpointError) as caught:
         solo.load(path, **options)
     assert caught.value.reason in ("argument", "device") and words in str(caught.value)
+
+
+def test_an_error_can_be_printed_whatever_a_file_is_called(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        solo.load(os.fsencode(tmp_path) + b"/\xff.pt")
+    assert str(caught.value).encode().isascii() and "\\udcff.pt" in str(caught.value)
+
+
+def test_the_fix_of_a_tensor_that_pretends_to_be_large_is_its_option(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = write(tmp_path, "x.pt", packed(torch.ones(1).expand(10**9)))
+    with pytest.raises(CheckpointError, match="spread over") as caught:
+        solo.load(path)
+    assert "allow_expanded=True" in caught.value.fix
+    assert solo.load(path, allow_expanded=True).shape == (10**9,)
 
 
 def test_a_stream_of_text_is_told() -> None:
@@ -72,6 +95,7 @@ def test_targets_that_cannot_be_filled_are_told_before_any_is(path: pathlib.Path
     [
         (DATA, None, {}, "a path is expected"),
         (DATA, "s3://bucket/x.pt", {}, "only files of this machine"),
+        (DATA, "a\0b", {}, "no zero character"),
         (DATA, "x", {"format": "x"}, "format is 'x'"),
         (DATA, "x.safetensors", {"metadata": {"a": 5}}, "no text"),
         ({"__metadata__": torch.ones(1)}, "x.safetensors", {}, "a name that a file cannot hold"),

@@ -185,9 +185,9 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.native, name)
 
-    def read(self, file: Any, index: Any, reads: Any, *rest: Any) -> Any:
+    def Reading(self, file: Any, index: Any, reads: Any, *rest: Any) -> Any:
         self.bytes += sum(size for _, size, _, _ in reads)
-        return self.native.read(file, index, reads, *rest)
+        return self.native.Reading(file, index, reads, *rest)
 
 
 @pytest.mark.parametrize("format", ["dcp", "pt", "safetensors", "legacy"])

@@ -183,3 +183,23 @@ def test_cuda_under_torchrun_is_the_ranks_own(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     with pytest.raises(CheckpointError, match=r"CUDA_VISIBLE_DEVICES=4,5,6,7 renumbers"):
         place.device_of("cuda:5")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({"map_location": "cuda"}, "map_location='cpu'"),
+        ({"map_location": {"cpu": "cuda:0"}}, "map_location['cpu']='cpu'"),
+        ({"device_map": "cuda"}, "device_map='cpu'"),
+        ({"device_map": {"layers": "cuda:1", "": "cpu"}}, "device_map['layers']='cpu'"),
+        ({"device_map": "auto", "max_memory": {"cuda:0": "1GiB"}}, "leave it out of max_memory"),
+    ],
+    ids=str,
+)
+def test_a_device_that_is_not_here_is_named_where_the_caller_wrote_it(
+    path: pathlib.Path, options: dict[str, Any], fix: str
+) -> None:
+    with pytest.raises(CheckpointError, match="sees no CUDA device") as caught:
+        solo.load(path, **options)
+    assert caught.value.fix == fix
