@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,10 +11,21 @@
 
 #include "base/err.h"
 
+/* Whoever wrote last may have died, or the machine, in the middle of a line: what follows is not to
+ * be a part of that. */
+static void end_line(int fd, uint64_t *size)
+{
+    char last = '\n';
+    if (*size > 0 && pread(fd, &last, 1, (off_t)*size - 1) == 1 && last != '\n' &&
+        write(fd, "\n", 1) == 1) {
+        ++*size;
+    }
+}
+
 static int open_file(struct journal *journal)
 {
     struct stat status;
-    int fd = open(journal->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int fd = open(journal->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0 || fstat(fd, &status) < 0) {
         int rc = err_errno("cannot append to %.200s", journal->path);
         if (fd >= 0) {
@@ -23,6 +35,7 @@ static int open_file(struct journal *journal)
     }
     journal->fd = fd;
     journal->size = (uint64_t)status.st_size;
+    end_line(fd, &journal->size);
     return 0;
 }
 
@@ -63,6 +76,17 @@ static int begin_anew(struct journal *journal)
     return 0;
 }
 
+/* The disk, or a quota, had room for a part of a line alone. */
+static int take_back(const struct journal *journal, size_t written, size_t whole)
+{
+    struct stat status;
+    bool back = fstat(journal->fd, &status) == 0 &&
+                ftruncate(journal->fd, status.st_size - (off_t)written) == 0;
+    return err_set(SOLO_ESYS,
+                   "cannot append to %.200s: %zu of %zu bytes had room%s; free some there",
+                   journal->path, written, whole, back ? "" : ", and a torn line is left");
+}
+
 int journal_add(struct journal *journal, const char *line)
 {
     size_t length = strlen(line);
@@ -76,6 +100,9 @@ int journal_add(struct journal *journal, const char *line)
     ssize_t written = writev(journal->fd, parts, 2);
     if (written < 0) {
         return err_errno("cannot append to %.200s", journal->path);
+    }
+    if ((size_t)written < length + 1) {
+        return take_back(journal, (size_t)written, length + 1);
     }
     journal->size += (uint64_t)written;
     return 0;

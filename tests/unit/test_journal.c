@@ -1,5 +1,7 @@
 #include "os/journal.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +83,41 @@ TEST(a_line_longer_than_the_limit_has_a_file_of_its_own)
     journal_close(&journal);
     CHECK_STR(content(""), "abc\n");
     CHECK_STR(content(".1"), "longer than that\n");
+    remove_all();
+}
+
+TEST(a_line_that_an_earlier_process_did_not_end_is_no_part_of_the_next)
+{
+    make_folder();
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs("abc\n{\"torn", file) >= 0);
+    fclose(file);
+    struct journal journal;
+    CHECK_EQ(journal_open(&journal, path, 64), 0);
+    CHECK_EQ(journal_add(&journal, "def"), 0);
+    journal_close(&journal);
+    CHECK_STR(content(""), "abc\n{\"torn\ndef\n");
+    remove_all();
+}
+
+/* A limit of the file's size stands for a full disk: it also writes what there is room for. */
+TEST(a_line_that_has_no_room_is_taken_back_as_a_whole)
+{
+    make_folder();
+    struct journal journal;
+    struct rlimit before, full;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    full = (struct rlimit){.rlim_cur = 6, .rlim_max = before.rlim_max};
+    CHECK_EQ(journal_open(&journal, path, 64), 0);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    CHECK_EQ(journal_add(&journal, "abc"), 0);
+    CHECK_EQ(journal_add(&journal, "def"), SOLO_ESYS);
+    CHECK(strstr(solo_error_text(), "2 of 4 bytes had room"));
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    CHECK_EQ(journal_add(&journal, "ghi"), 0);
+    journal_close(&journal);
+    CHECK_STR(content(""), "abc\nghi\n");
     remove_all();
 }
 
