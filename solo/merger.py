@@ -292,8 +292,8 @@ class Merger:
             report.waiting(engine, "to merge")
         self.model.unstage()
         view = self._look(engine)
-        report.merged(result, view, steps=self.steps, byte_count=4 * self.model.element_count)
-        report.follow(engine)
+        byte_count = 4 * self.model.element_count
+        report.merged(engine, result, view, steps=self.steps, byte_count=byte_count)
         return {"result": result, "view": view, "final": final}
 
     def _weight(self) -> int:

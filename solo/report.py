@@ -94,9 +94,16 @@ class Report:
         return engine.waiting_for()
 
     def merged(
-        self, result: _C.Result, view: dict[str, Any], *, steps: int, byte_count: int
+        self,
+        engine: _C.Engine,
+        result: _C.Result,
+        view: dict[str, Any],
+        *,
+        steps: int,
+        byte_count: int,
     ) -> None:
         """A round was committed: a line (not too often) and scalars."""
+        self.follow(engine)  # first: what happened before says why
         now = time.monotonic()
         since, self._merged_at, self._wait_began = now - self._merged_at, now, None
         exchange = (result["exchange_us"] + result["apply_us"]) / 1e6
@@ -149,7 +156,7 @@ class Report:
         """An event of libsolo in words; "" if only --verbose shows it."""
         kind = str(event.get("event"))
         if kind in ("left", "lost"):  # said when the node is seen to be missing
-            self._gone[event["node"]] = str(event.get("text") or kind)
+            self._gone[event.get("node", -1)] = str(event.get("text") or kind)
         if kind == "master_found" and self._dropped:
             kind = "taken_back"
         if kind == "donor_lost" and "node" not in event:

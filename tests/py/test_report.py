@@ -47,9 +47,13 @@ def test_a_node_that_the_master_dropped_is_told_that_and_not_that_the_master_is_
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        ('{"event": "lost", "node": 1, "text": "silent for 10 s"}', "is gone (silent for 10 s): host"),
+        (
+            '{"event": "lost", "node": 1, "text": "silent for 10 s"}',
+            "is gone (silent for 10 s): host",
+        ),
         ('{"event": "left", "node": 1, "text": "finished"}', "is gone (finished): host"),
         ('{"event": "left", "node": 7, "text": "finished"}', "is gone: host"),
+        ('{"event": "lost", "text": "of a master that is damaged"}', "is gone: host"),
     ],
 )
 def test_a_node_that_is_gone_is_told_with_the_reason(
@@ -59,6 +63,19 @@ def test_a_node_that_is_gone_is_told_with_the_reason(
     report._tell_members(Engine(members=2).members())
     report.follow(Engine(event, members=1))  # type: ignore[arg-type]
     assert "node 1 " + says in capsys.readouterr().err
+
+
+def test_a_node_that_went_during_a_merge_is_told_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=0))
+    report._tell_members(Engine(members=2).members())
+    engine = Engine('{"event": "lost", "node": 1, "text": "silent for 10 s"}')
+    result = {"round": 3, "exchange_us": 0, "apply_us": 0, "wait_us": 0, "sent_bytes": 0}
+    result |= {"outcome": 0, "contributor_count": 1, "member_count": 1}
+    view = {"members": engine.members(), "job_step": 1}
+    report.merged(engine, result, view, steps=1, byte_count=4)  # type: ignore[arg-type]
+    assert "node 1 is gone (silent for 10 s)" in capsys.readouterr().err
 
 
 def test_a_node_that_gets_no_state_is_told_at_which_address_the_others_must_reach_it(
