@@ -1,5 +1,6 @@
 /* mail_inside.h - what the files of mail share: mail.c (calls and the thread), mail_match.c (who
- * gets what), mail_tube.c and mail_net.c (the two ways a message travels).
+ * gets what), mail_fault.c (what ends a message early), mail_tube.c and mail_net.c (the two ways a
+ * message travels).
  *
  * Everything is guarded by mail->mutex; what travels between hosts also needs the net to be
  * entered, which comes first. */
@@ -71,6 +72,9 @@ void mail_end_send(struct mail *mail, struct post **at, int rc, const char *text
 /* Calls the thread if nobody else moves what there is to move. */
 void mail_call_thread(struct mail *mail);
 void mail_end_receive(struct mail *mail, struct post **at, int rc, const char *text);
+
+/* mail_fault.c: 0, or why it cannot come any more, as this thread's text. */
+int mail_fault(struct mail *mail, const struct post *post, uint64_t now_us);
 
 /* mail_match.c: what arrived. `take(context, to)` moves its payload (to NULL: nowhere); false:
  * nothing was taken, the item has to wait. */

@@ -1,4 +1,4 @@
-#include "comm/net.h"
+#include "comm/net_inside.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -8,55 +8,9 @@
 #include "base/err.h"
 #include "os/clock.h"
 
-/* One lane to one rank. */
-struct end {
-    struct net *net;
-    uint32_t rank;
-    enum net_lane lane;
-    struct link *link;
-    uint32_t borrowed; /* frames whose payload the link still reads */
-    int rc;            /* why it was lost; 0: it was not */
-    char text[160];
-};
-
-struct peer {
-    struct end ends[NET_LANES];
-    struct solo_url url;
-    char host[CARD_HOST_MAX];
-    bool left; /* it said goodbye */
-};
-
-struct net {
-    uint32_t rank, world;
-    const char *token, *name;
-    struct loop *loop;
-    struct door *door;
-    struct peer *peers;
-    struct {
-        const struct net_calls *calls;
-        void *context;
-    } lanes[NET_LANES];
-
-    /* Who may be inside: tickets, in the order they were drawn. */
-    pthread_mutex_t mutex;
-    pthread_cond_t left;
-    uint64_t next_ticket, serving;
-
-    uint32_t events;    /* frames since net_poll began */
-    uint64_t calmer_us; /* until then nobody polls; 0: anybody may */
-
-    bool failing; /* a fault was told: what arrives is read and forgotten */
-    int told_rc;
-    uint32_t told_by;
-    char told_text[SOLO_TEXT_MAX], own_text[SOLO_TEXT_MAX];
-};
-
 /* A dialling rank may be early by as long as the others compute. */
-#define HELLO_US    (UINT64_C(24) * 3600 * 1000000)
-#define GUEST_US    30000000u /* a guest is served only while some call of this rank waits */
-#define FAREWELL_US 300000u
-#define GOODBYE_US  50000u
-#define TAG_OWN     UINT64_MAX
+#define HELLO_US (UINT64_C(24) * 3600 * 1000000)
+#define GUEST_US 30000000u /* a guest is served only while some call of this rank waits */
 
 /* ---- turns ------------------------------------------------------------------------------------ */
 
@@ -344,73 +298,6 @@ void net_drop(struct net *net, enum net_lane lane)
     for (uint32_t i = 0; i < net->world; i++) {
         net_cut(net, i, lane);
     }
-}
-
-/* ---- faults ------------------------------------------------------------------------------------------ */
-
-static bool borrows(const struct net *net)
-{
-    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
-        const struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
-        if (end->link && !end->rc && end->borrowed) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Says something to every rank that is linked, and waits a moment for it to go out. What others
- * send meanwhile is read: a connection closed with bytes unread would be reset, and the word
- * lost. */
-static void say_to_all(struct net *net, const struct frame *frame, const char *text,
-                       uint64_t patience_us)
-{
-    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
-        struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
-        if (end->link && !end->rc &&
-            link_send(end->link, frame, text, strlen(text), TAG_OWN) == 0) {
-            end->borrowed++;
-            link_resume(end->link);
-        }
-    }
-    uint64_t deadline_us = clock_us() + patience_us;
-    do {
-        loop_turn(net->loop, clock_us() + 2000);
-    } while (borrows(net) && clock_us() < deadline_us);
-}
-
-void net_tell_fault(struct net *net, int rc, const char *text)
-{
-    if (net->failing) {
-        return;
-    }
-    net->failing = true;
-    snprintf(net->own_text, sizeof net->own_text, "%s", text);
-    struct frame frame = {.type = FRAME_GROUP, .flags = NET_FAULT, .extra = (uint64_t)-rc};
-    say_to_all(net, &frame, net->own_text, FAREWELL_US);
-    for (uint32_t i = 0; i < net->world * NET_LANES; i++) {
-        struct end *end = &net->peers[i / NET_LANES].ends[i % NET_LANES];
-        if (end->borrowed) { /* memory of callers who are about to be told */
-            net_cut(net, end->rank, end->lane);
-        }
-    }
-}
-
-void net_say_goodbye(struct net *net)
-{
-    struct frame frame = {.type = FRAME_GROUP, .flags = NET_GOODBYE};
-    say_to_all(net, &frame, "", GOODBYE_US);
-}
-
-bool net_has_left(const struct net *net, uint32_t rank)
-{
-    return net->peers[rank].left;
-}
-
-int net_told_fault(const struct net *net)
-{
-    return net->told_rc ? err_set(net->told_rc, "rank %u reports: %s", net->told_by, net->told_text)
-                        : 0;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
