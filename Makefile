@@ -40,7 +40,7 @@ SHARE   := $(addprefix $(BUILD)/share/,man/man1/solorun.1 zsh/site-functions/_so
              bash-completion/completions/solorun fish/vendor_completions.d/solorun.fish)
 MEMBER  := $(BUILD)/member
 
-.PHONY: help setup demo test gpu torch214 bench sim fuzz asan tsan lint fmt lib launcher ctests clean packages venv
+.PHONY: help setup demo test gpu torch214 bench sim fuzz asan tsan tsan-adapter lint fmt lib launcher ctests clean packages venv
 .DELETE_ON_ERROR:
 
 help:
@@ -52,6 +52,7 @@ help:
 	@echo "make sim     the protocol under $(SEEDS) seeds of the deterministic simulator"
 	@echo "make fuzz    every parser under libFuzzer, $(SECONDS_FUZZ) s each (SECONDS_FUZZ=...)"
 	@echo "make asan    the C tests under AddressSanitizer and UBSan; make tsan: ThreadSanitizer"
+	@echo "make tsan-adapter   the c10d adapter with several threads, under ThreadSanitizer"
 	@echo "make lint    clang-format, clang-tidy, ruff, mypy --strict, layers, sizes; make fmt mends layout"
 	@echo "make clean   removes build/; the set-up in $(VENV) stays"
 
@@ -157,6 +158,11 @@ asan tsan:
 	        { echo "$$test:"; cat build/$@/log; exit 1; }; done
 	@if [ -x build/$@/sim ]; then build/$@/sim --seeds 100; fi
 	@echo "$@: clean"
+
+# The c10d adapter inside of a torch that is not instrumented.
+tsan-adapter: venv
+	SOLO_FLAVOR=tsan $(PY) setup.py -q build --build-lib build/tsan/py --build-temp build/tsan/tmp
+	$(PY) tests/tsan/adapter.py
 
 lint: setup
 	$(PY) tools/lint.py

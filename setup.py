@@ -17,7 +17,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = pathlib.Path(__file__).parent.resolve()
-BUILD = "build/release"
+FLAVOR = os.environ.get("SOLO_FLAVOR", "release")  # of the Makefile; tsan: make tsan-adapter
+BUILD = f"build/{FLAVOR}"
+SANITIZE = ["-g", "-fsanitize=thread"] if FLAVOR == "tsan" else []
+COMPILE = ["-O2", "-fvisibility=hidden", "-Wall", "-Wextra", *SANITIZE]
 SHARE = (
     "share/man/man1/solorun.1",
     "share/zsh/site-functions/_solorun",
@@ -45,12 +48,10 @@ def torch_extension() -> Extension:
         define_macros=[("SOLO_TORCH_MAJOR", major), ("SOLO_TORCH_MINOR", minor)],
         extra_compile_args=[
             "-std=c++20",
-            "-O2",
-            "-fvisibility=hidden",
-            "-Wall",
-            "-Wextra",
+            *COMPILE,
             *(f"-isystem{path}" for path in cpp_extension.include_paths()),  # no warnings of theirs
         ],
+        extra_link_args=SANITIZE,
         extra_objects=[f"{BUILD}/libsolo.a"],
         language="c++",
     )
@@ -59,7 +60,9 @@ def torch_extension() -> Extension:
 class Build(build_ext):
     def build_extensions(self) -> None:
         jobs = f"-j{os.cpu_count() or 1}"
-        subprocess.run(["make", "-s", jobs, "lib", "launcher"], cwd=ROOT, check=True)
+        subprocess.run(
+            ["make", "-s", jobs, f"FLAVOR={FLAVOR}", "lib", "launcher"], cwd=ROOT, check=True
+        )
         self._compile_files_at_once()
         super().build_extensions()
 
@@ -83,7 +86,8 @@ setup(
             include_dirs=["csrc", "csrc/include"],
             libraries=["crypto"],
             define_macros=[("Py_LIMITED_API", "0x030b0000")],
-            extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_compile_args=["-std=c11", *COMPILE],
+            extra_link_args=SANITIZE,
             extra_objects=[f"{BUILD}/libsolo.a"],
             depends=[f"{BUILD}/libsolo.a"],
             py_limited_api=True,

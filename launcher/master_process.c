@@ -133,7 +133,7 @@ static struct finding settle_taken_port(struct launch *launch, bool alone, int *
     *fd = -1;
     if (status.reach == SOLO_REACHED) {
         if (!alone && !replace_abandoned(&status)) {
-            return reach_master(launch); /* node 0 came back while its master lives */
+            return reach_running_master(launch); /* node 0 came back while its master lives */
         }
         if (alone) {
             return second_master(launch, &status);
@@ -284,7 +284,11 @@ struct finding master_process_start(struct launch *launch)
     }
     if (fd == -EADDRINUSE) {
         finding = settle_taken_port(launch, false, &fd);
-        if (finding.level == LEVEL_FAIL || fd < 0) {
+        if (finding.level == LEVEL_WARN && finding.code == CODE_UNREACHABLE) {
+            message_note("the master at %s has ended meanwhile: this node starts another",
+                         launch->master_text);
+            fd = listen_again(launch);
+        } else if (finding.level == LEVEL_FAIL || fd < 0) {
             return finding;
         }
     }

@@ -225,7 +225,7 @@ static struct finding given_up(const struct launch *launch, const char *why)
                 launch_doctor(launch));
 }
 
-struct finding reach_master(struct launch *launch)
+static struct finding reach(struct launch *launch, bool runs)
 {
     struct wait wait = wait_begin(launch, "the master");
     for (;;) {
@@ -242,6 +242,9 @@ struct finding reach_master(struct launch *launch)
         if (finding.level == LEVEL_FAIL && !patient) {
             return finding;
         }
+        if (runs && status.reach == SOLO_CONN_REFUSED) {
+            return finding;
+        }
         if (now >= wait.deadline_ms) {
             return given_up(launch, finding.why);
         }
@@ -253,6 +256,16 @@ struct finding reach_master(struct launch *launch)
         }
         pause_ms(PAUSE_MS);
     }
+}
+
+struct finding reach_master(struct launch *launch)
+{
+    return reach(launch, false);
+}
+
+struct finding reach_running_master(struct launch *launch)
+{
+    return reach(launch, true);
 }
 
 struct finding reach_name(struct launch *launch)

@@ -8,6 +8,9 @@
  * waits for. Fails at once on what time does not heal, else after --timeout. */
 struct finding reach_master(struct launch *launch);
 
+/* The same of one that was just there; warns at once if it has ended: nobody else starts another. */
+struct finding reach_running_master(struct launch *launch);
+
 /* Waits until the master's name resolves. */
 struct finding reach_name(struct launch *launch);
 

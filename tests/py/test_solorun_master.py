@@ -172,6 +172,22 @@ def test_a_master_that_was_told_nothing_compares_with_the_node_that_joined_first
         assert status(url)["master"]["pid"]  # it serves on
 
 
+def test_a_master_that_ends_while_node_0_waits_for_its_rank_is_replaced(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        alone = stack.enter_context(master(url, "--job_id=train"))
+        former = stack.enter_context(member(url, job_id="train", node_rank=0))
+        former.send_signal(signal.SIGSTOP)  # not dead for sure: node 0 waits for its lease to end
+        until(lambda: status(url)["members"][0]["last_seen_ms"] > 3000)
+        node = start(*words_for(url, tmp_path, 0), script, "30")
+        stack.callback(node.kill)
+        time.sleep(1)
+        alone.kill()
+        assert node.stdout and node.stdout.readline() == "up\n"
+        assert status(url)["master"]["pid"] != alone.pid
+
+
 def test_a_node_whose_clock_is_not_the_masters_is_told_so(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:

@@ -389,6 +389,16 @@ TEST(the_memory_that_a_model_needs_is_told_before)
 }
 
 /* The saver's thread tells the loop when it is through, until it has ended. */
+static bool has_in_header(const char *path, uint64_t digest)
+{
+    char header[128];
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    size_t count = fread(header, 1, sizeof header, file);
+    fclose(file);
+    return memmem(header, count, &digest, sizeof digest) != NULL;
+}
+
 TEST(closing_while_the_state_is_written_ends_well_and_keeps_the_last_version)
 {
     char folder[64];
@@ -403,11 +413,13 @@ TEST(closing_while_the_state_is_written_ends_well_and_keeps_the_last_version)
         CHECK_EQ(nodes[0].joined.version, 2 * life);
         merge_all(1, (const uint64_t[]){1});
         merge_all(1, (const uint64_t[]){1});
+        CHECK(job_hash(&nodes[0].solo->job) == nodes[0].result.digest);
         close_all(1);
     }
     state_dir = NULL;
     char path[128];
     snprintf(path, sizeof path, "%s/unit-0.state", folder);
+    CHECK(has_in_header(path, nodes[0].result.digest)); /* the saver was offered the anchor's own */
     CHECK_EQ(unlink(path), 0);
     CHECK_EQ(rmdir(folder), 0); /* nothing else was left there */
 }
