@@ -213,6 +213,17 @@ def quiet() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
+def report_stale(wrong: BaseException) -> int:
+    """The package's metadata is of another version: torchrun does not find what we registered."""
+    error(
+        62,
+        f"solo is not installed as a whole: {wrong}",
+        why="the package's metadata in this Python lacks the entry points of this version",
+        fix="in solo's source: pip install --no-build-isolation --force-reinstall --no-deps .",
+    )
+    return REFUSED
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run torchrun with these arguments; returns the exit status of the node."""
     watch_signals()
@@ -264,14 +275,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             return 1
         if "logs_specs" in str(wrong):  # solorun asked for ours: the package does not name it
-            error(
-                62,
-                f"solo is not installed as a whole: {wrong}",
-                why="the package's metadata in this Python lacks the entry points of this version",
-                fix="in solo's source: pip install --no-build-isolation --force-reinstall "
-                "--no-deps .",
-            )
-            return REFUSED
+            return report_stale(wrong)
         error(2, f"torchrun: {wrong}", next="solorun --help_all")
         return USAGE
     run_logs.drain()
