@@ -17,6 +17,7 @@
 #define GROUP_QUEUED_MAX 65536u /* collectives that wait */
 
 struct job; /* one posted call */
+struct span_pair;
 struct mail;
 
 struct solo_group {
@@ -39,7 +40,7 @@ struct solo_group {
     uint32_t *locals;   /* their ranks in the group, ascending */
     uint32_t local_count, hosts;
     struct net *net; /* all ranks, if some are on other hosts */
-    struct span *span;
+    struct span_pair *span;
     uint32_t *everyone; /* 0, 1, ... */
     uint32_t *across;   /* the ranks with our place on their host, one of each host; NULL: hosts
                            differ in size */
@@ -49,6 +50,8 @@ struct solo_group {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct job *first, *last;
+    struct job *ahead; /* no more in the list: its operation has begun; the next to be run */
+    bool looks_ahead;  /* what is under way is the last operation of a posted call */
     uint32_t queued;
     bool busy, has_worker, closing;
     struct thread worker;
@@ -78,6 +81,9 @@ int mixed_run(struct solo_group *group, const struct solo_op *op, uint64_t seque
 
 /* queue.c: one operation now, on this thread, which holds `busy`. */
 int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us);
+/* queue.c: the operation behind the one under way if it is there and touches none of its memory;
+ * NULL: none. As span_call.ahead. */
+const struct solo_op *group_look_ahead(void *group, const struct solo_op *now);
 /* queue.c: fails all that waits. */
 void group_drop_jobs(struct solo_group *group, int rc, const char *text);
 

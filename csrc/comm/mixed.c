@@ -34,7 +34,9 @@ static int on_links(const struct mixed *mixed, const struct solo_op *op, bool ac
                              .place = across ? group->host : group->rank,
                              .divisor = group->world,
                              .abort = &group->abort,
-                             .board = group->board.fault ? &group->board : NULL};
+                             .board = group->board.fault ? &group->board : NULL,
+                             .ahead = group->board.fault ? NULL : group_look_ahead,
+                             .context = group};
     return span_run(group->span, &call);
 }
 

@@ -172,6 +172,29 @@ struct reduce op_reduce(const struct solo_op *op, uint32_t world)
                            .factor = op->factor};
 }
 
+static bool meet(const struct solo_op *a, const struct solo_part *parts_a, uint32_t count_a,
+                 const struct solo_op *b, const struct solo_part *parts_b, uint32_t count_b)
+{
+    for (uint32_t i = 0; i < count_a; i++) {
+        for (uint32_t j = 0; j < count_b; j++) {
+            uintptr_t at_a = (uintptr_t)parts_a[i].bytes, at_b = (uintptr_t)parts_b[j].bytes;
+            uint64_t bytes_a = parts_a[i].count * solo_dtype_bytes(a->dtype);
+            uint64_t bytes_b = parts_b[j].count * solo_dtype_bytes(b->dtype);
+            if (at_a < at_b + bytes_b && at_b < at_a + bytes_a) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool op_touches(const struct solo_op *a, const struct solo_op *b)
+{
+    return meet(a, a->out, a->out_count, b, b->in, b->in_count) ||
+           meet(a, a->out, a->out_count, b, b->out, b->out_count) ||
+           meet(a, a->in, a->in_count, b, b->out, b->out_count);
+}
+
 bool op_own_copy(const struct solo_op *op, uint32_t rank, struct solo_part *from,
                  struct solo_part *to)
 {

@@ -40,6 +40,9 @@ bool op_is_equal(enum solo_op_kind kind);    /* every rank's part has the same l
 uint64_t op_bytes(const struct solo_op *op); /* of the largest part */
 struct reduce op_reduce(const struct solo_op *op, uint32_t world);
 
+/* One writes where the other reads or writes: they must come one after the other. */
+bool op_touches(const struct solo_op *a, const struct solo_op *b);
+
 /* What a rank gives itself: true if there is something to copy. */
 bool op_own_copy(const struct solo_op *op, uint32_t rank, struct solo_part *from,
                  struct solo_part *to);

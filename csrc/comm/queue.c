@@ -10,6 +10,7 @@
 #include "comm/local.h"
 #include "comm/mail.h"
 #include "comm/op.h"
+#include "comm/span.h"
 #include "comm/window.h"
 #include "os/clock.h"
 
@@ -116,20 +117,52 @@ static int execute_steps(struct solo_group *group, const struct job *job)
 
 /* ---- the group's own thread ------------------------------------------------------------------ */
 
+static struct job *take_first(struct solo_group *group)
+{
+    struct job *job = group->first;
+    group->first = job->next;
+    group->last = group->first ? group->last : NULL;
+    group->queued--;
+    return job;
+}
+
 /* With the mutex held: the next job once nobody is busy, or NULL when there is nothing. */
 static struct job *next_job(struct solo_group *group)
 {
-    while (group->busy || (!group->first && !group->closing)) {
+    struct job *job = group->ahead;
+    group->ahead = NULL;
+    while (!job && (group->busy || (!group->first && !group->closing))) {
         pthread_cond_wait(&group->changed, &group->mutex);
     }
-    struct job *job = group->first;
-    if (job) {
-        group->first = job->next;
-        group->last = group->first ? group->last : NULL;
-        group->queued--;
+    if (!job && group->first) {
+        job = take_first(group);
         group->busy = true;
     }
     return job;
+}
+
+const struct solo_op *group_look_ahead(void *context, const struct solo_op *now)
+{
+    struct solo_group *group = context;
+    pthread_mutex_lock(&group->mutex);
+    struct job *job = group->looks_ahead && !group->ahead ? group->first : NULL;
+    bool may = job && !job->steps && job->count == 1 && job->ops[0].kind == SOLO_OP_ALLREDUCE &&
+               !op_touches(now, job->ops);
+    if (may) {
+        group->ahead = take_first(group);
+    }
+    pthread_mutex_unlock(&group->mutex);
+    return may ? job->ops : NULL;
+}
+
+/* One posted call: `begun`: its operation was, ahead of its turn. */
+static int execute_job(struct solo_group *group, struct job *job, bool begun)
+{
+    group->looks_ahead = !job->steps && job->count == 1;
+    int rc = job->steps ? execute_steps(group, job)
+                        : execute_all(group, job->ops, job->count, job->deadline_us);
+    group->looks_ahead = false;
+    return rc < 0 && begun ? span_forget(group->span, rc) : rc;
 }
 
 static void work(void *context)
@@ -137,16 +170,17 @@ static void work(void *context)
     struct solo_group *group = context;
     pthread_detach(pthread_self());
     pthread_mutex_lock(&group->mutex);
+    bool begun = false;
     for (struct job *job = next_job(group); job; job = next_job(group)) {
         pthread_mutex_unlock(&group->mutex);
         char text[SOLO_TEXT_MAX] = "";
-        int rc = job->steps ? execute_steps(group, job)
-                            : execute_all(group, job->ops, job->count, job->deadline_us);
+        int rc = execute_job(group, job, begun);
         if (rc < 0) {
             snprintf(text, sizeof text, "%s", err_text());
         }
         pthread_mutex_lock(&group->mutex);
-        group->busy = false;
+        begun = group->ahead;
+        group->busy = begun;
         pthread_cond_broadcast(&group->changed);
         pthread_mutex_unlock(&group->mutex);
         job->done(job->context, rc, text, group->rank);

@@ -119,11 +119,12 @@ static void roll(struct span *x)
     }
 }
 
-static int on_frame(void *context, uint32_t from, const struct frame *frame, const void *payload)
+int span_take(struct span *x, uint32_t from, const struct frame *frame)
 {
-    struct span *x = context;
     uint32_t place;
-    (void)payload;
+    if (!x->op) {
+        return 0; /* given up */
+    }
     if (!place_of(x, from, &place)) {
         return err_set(SOLO_EPEER, "rank %u sent a part that is not its to send", from);
     }
@@ -137,10 +138,9 @@ static int on_frame(void *context, uint32_t from, const struct frame *frame, con
     return 0;
 }
 
-static void on_sent(void *context, uint32_t to, uint64_t tag)
+void span_sent(struct span *x, uint32_t to, uint64_t tag)
 {
-    struct span *x = context;
-    uint32_t piece = (uint32_t)tag, place;
+    uint32_t piece = (uint32_t)tag & ~SPAN_TAG_ODD, place;
     if (place_of(x, to, &place)) {
         x->outgoing[place].ahead -= tag >> 32;
     }
@@ -160,7 +160,7 @@ static int send_frame(struct span *x, uint32_t to, struct parcel *parcel)
         span_frame(x, to, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
     const void *payload = parcel->bytes ? parcel->at + parcel->sent : &nothing;
     size_t wire = parcel->bytes ? size : 1;
-    uint64_t tag = (uint64_t)wire << 32 | parcel->piece;
+    uint64_t tag = (uint64_t)wire << 32 | (x->odd ? SPAN_TAG_ODD : 0) | parcel->piece;
     TRY(net_send(x->net, x->members[to], NET_COLLECTIVE, &frame, payload, wire, tag));
     parcel->sent += size;
     x->outgoing[to].ahead += wire;
@@ -245,13 +245,47 @@ static int wait_a_turn(const struct span *x, bool small, uint64_t begun_us, uint
     return net_turn(x->net, now_us + LOOK_US);
 }
 
-static int go_on(struct span *x, const struct span_call *call)
+/* What is left of it: nothing but to wait for others, and for what was handed to the links. */
+static bool only_waits(const struct span *x)
+{
+    if (x->begun < x->schedule.pieces || x->parcels_left) {
+        return false;
+    }
+    for (uint32_t piece = x->base; piece < x->begun; piece++) {
+        if (bead_of(x, piece)->stage + 1 < x->schedule.stages) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The next collective begins while this one's last bytes are on their way: else every call would
+ * leave the line empty for as long as a byte takes. What goes wrong with it is told at its turn. */
+static int go_ahead(const struct span *x, struct span *next, const struct span_call *call)
+{
+    if (next->op) {
+        roll(next);
+        (void)tend(next);
+        return 0;
+    }
+    struct span_call ahead = *call;
+    ahead.sequence++;
+    ahead.op = call->ahead && only_waits(x) ? call->ahead(call->context, call->op) : NULL;
+    if (ahead.op) {
+        TRY(span_begin(next, &ahead));
+        net_resume(x->net, NET_COLLECTIVE);
+    }
+    return 0;
+}
+
+int span_go_on(struct span *x, struct span *next, const struct span_call *call)
 {
     uint64_t begun_us = clock_us();
     bool small = op_bytes(call->op) <= BRISK_BYTES;
     roll(x);
     while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left || x->doubt) {
         TRY(tend(x));
+        TRY(go_ahead(x, next, call));
         uint64_t now_us = clock_us();
         if (now_us > call->deadline_us) {
             return too_late(x, begun_us, now_us);
@@ -305,82 +339,60 @@ static int make_room(struct span *x)
     return 0;
 }
 
-int span_new(struct net *net, uint32_t world, struct span **out)
+int span_init(struct span *x, struct net *net, uint32_t world)
 {
-    static const struct net_calls calls = {span_place, on_frame, on_sent};
-    struct span *x = calloc(1, sizeof *x);
-    if (x) {
-        x->outgoing = calloc(world, sizeof *x->outgoing);
-        x->moves = calloc(world, sizeof *x->moves);
-        x->sources = calloc(world, sizeof *x->sources);
-    }
-    if (!x || !x->outgoing || !x->moves || !x->sources) {
-        span_free(x);
-        return err_set(SOLO_ENOMEM, "no memory for %u ranks", world);
-    }
+    x->outgoing = calloc(world, sizeof *x->outgoing);
+    x->moves = calloc(world, sizeof *x->moves);
+    x->sources = calloc(world, sizeof *x->sources);
     x->net = net;
     x->most = world;
-    net_serve(net, NET_COLLECTIVE, &calls, x);
-    *out = x;
-    return 0;
+    return x->outgoing && x->moves && x->sources
+               ? 0
+               : err_set(SOLO_ENOMEM, "no memory for %u ranks", world);
 }
 
-void span_free(struct span *x)
+void span_deinit(struct span *x)
 {
-    if (x) {
-        free(x->beads);
-        free(x->slots);
-        free(x->parcels);
-        free(x->outgoing);
-        free(x->moves);
-        free(x->sources);
-        free(x->scratch);
-        free(x);
-    }
+    free(x->beads);
+    free(x->slots);
+    free(x->parcels);
+    free(x->outgoing);
+    free(x->moves);
+    free(x->sources);
+    free(x->scratch);
 }
 
-uint64_t span_bytes(const struct span *x)
-{
-    return x->scratch_held;
-}
-
-/* ---- one collective ---------------------------------------------------------------------------------------- */
-
-int span_run(struct span *x, const struct span_call *call)
+int span_begin(struct span *x, const struct span_call *call)
 {
     const struct solo_op *op = call->op;
-    x->op = op;
     x->members = call->members;
     x->rank = call->place;
     x->world = call->count;
     x->divisor = call->divisor;
     x->header = op_header_of(op, call->sequence);
+    x->odd = call->sequence & 1;
     x->base = x->begun = x->parcels_left = x->frames_left = 0;
     x->doubt = false;
+    x->rc = 0;
     memset(x->outgoing, 0, x->world * sizeof *x->outgoing);
     schedule_init(&x->schedule, op, x->rank, x->world);
     struct solo_part from, to;
     if (op_own_copy(op, x->rank, &from, &to)) {
         memmove(to.bytes, from.bytes, from.count * x->schedule.element);
     }
-    int rc = make_room(x);
-    net_enter(x->net);
-    if (rc == 0) {
-        net_resume(x->net, NET_COLLECTIVE);
-        rc = go_on(x, call);
-    }
-    if (rc < 0) {
-        char text[SOLO_TEXT_MAX];
-        snprintf(text, sizeof text, "%s", err_text());
-        x->op = NULL;
-        net_tell_fault(x->net, rc, text);
-        for (uint32_t i = 0; i < op->out_count; i++) {
-            net_divert(x->net, op->out[i].bytes, op->out[i].count * x->schedule.element);
-        }
-        net_divert(x->net, x->scratch, x->scratch_held);
-        rc = err_set(rc, "%s", text);
-    }
+    TRY(make_room(x));
+    x->op = op;
+    return 0;
+}
+
+void span_let_go(struct span *x)
+{
+    const struct solo_op *op = x->op;
     x->op = NULL;
-    net_leave(x->net);
-    return rc;
+    for (uint32_t i = 0; op && i < op->out_count; i++) {
+        net_divert(x->net, op->out[i].bytes, op->out[i].count * x->schedule.element);
+    }
+    if (op) {
+        net_divert(x->net, x->scratch, x->scratch_held);
+    }
 }

@@ -17,10 +17,10 @@
 #define SPAN_FRAME_BYTES   (256u << 10)
 #define SPAN_AHEAD_BYTES   (8u << 20) /* handed to one link and not yet sent */
 
-struct span; /* its working memory, kept between collectives */
+struct span_pair; /* working memory, kept between collectives */
 
-int span_new(struct net *net, uint32_t world, struct span **out);
-void span_free(struct span *span); /* before the net; NULL is allowed */
+int span_new(struct net *net, uint32_t world, struct span_pair **out);
+void span_free(struct span_pair *pair); /* before the net; NULL is allowed */
 
 struct span_call {            /* borrowed while it runs */
     const struct solo_op *op; /* its arguments passed op_check */
@@ -30,12 +30,19 @@ struct span_call {            /* borrowed while it runs */
     uint32_t divisor;        /* of averages: usually count */
     const struct op_abort *abort;
     const struct board *board; /* whose fault ends it too; NULL: none */
+    /* Gives the collective behind this one, if it is there and may begin: as this one but for its
+     * `op`. It must be run next, unless this one fails. NULL: none may. */
+    const struct solo_op *(*ahead)(void *context, const struct solo_op *now);
+    void *context;
 };
 
 /* Does a collective. After an error the net's collective links are of no use any more, and the
  * other ranks have been told. */
-int span_run(struct span *span, const struct span_call *call);
+int span_run(struct span_pair *pair, const struct span_call *call);
 
-uint64_t span_bytes(const struct span *span);
+/* What was begun ahead is not run after all, for this thread's error, which it returns. */
+int span_forget(struct span_pair *pair, int rc);
+
+uint64_t span_bytes(const struct span_pair *pair);
 
 #endif

@@ -111,9 +111,8 @@ static int judge(struct span *x, uint32_t from, const struct frame *frame)
     return 0;
 }
 
-int span_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
+int span_place(struct span *x, uint32_t from, const struct frame *frame, void **room_out)
 {
-    struct span *x = context;
     int rc = judge(x, from, frame);
     if (rc != 0) {
         return rc;

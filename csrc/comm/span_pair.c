@@ -1,0 +1,101 @@
+/* Two collectives at once: the one under way and, when that only waits for others, the next. Their
+ * frames are told apart by the sequence; on each stream those of the first come first. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "comm/span_inside.h"
+
+/* The one that a frame is of; else the one that can say what is wrong with it. */
+static struct span *span_of(struct span_pair *pair, uint64_t sequence)
+{
+    struct span *own = &pair->at[sequence & 1];
+    return own->op && own->header.sequence == sequence ? own : &pair->at[pair->latest & 1];
+}
+
+static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
+{
+    return span_place(span_of(context, frame->round), from, frame, room_out);
+}
+
+static int on_frame(void *context, uint32_t from, const struct frame *frame, const void *payload)
+{
+    (void)payload; /* is where it belongs */
+    return span_take(span_of(context, frame->round), from, frame);
+}
+
+static void on_sent(void *context, uint32_t to, uint64_t tag)
+{
+    struct span_pair *pair = context;
+    span_sent(&pair->at[tag & SPAN_TAG_ODD ? 1 : 0], to, tag);
+}
+
+int span_new(struct net *net, uint32_t world, struct span_pair **out)
+{
+    static const struct net_calls calls = {on_place, on_frame, on_sent};
+    struct span_pair *pair = calloc(1, sizeof *pair);
+    int rc = pair ? 0 : err_set(SOLO_ENOMEM, "no memory for collectives");
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        rc = span_init(&pair->at[i], net, world);
+    }
+    if (rc < 0) {
+        span_free(pair);
+        return rc;
+    }
+    pair->net = net;
+    net_serve(net, NET_COLLECTIVE, &calls, pair);
+    *out = pair;
+    return 0;
+}
+
+void span_free(struct span_pair *pair)
+{
+    if (pair) {
+        span_deinit(&pair->at[0]);
+        span_deinit(&pair->at[1]);
+        free(pair);
+    }
+}
+
+uint64_t span_bytes(const struct span_pair *pair)
+{
+    return pair->at[0].scratch_held + pair->at[1].scratch_held;
+}
+
+/* With this thread's error, which stays. */
+static int give_up(struct span_pair *pair, int rc)
+{
+    char text[SOLO_TEXT_MAX];
+    snprintf(text, sizeof text, "%s", err_text());
+    net_tell_fault(pair->net, rc, text); /* what links borrow is given back */
+    span_let_go(&pair->at[0]);
+    span_let_go(&pair->at[1]);
+    return err_set(rc, "%s", text);
+}
+
+int span_forget(struct span_pair *pair, int rc)
+{
+    net_enter(pair->net);
+    give_up(pair, rc);
+    net_leave(pair->net);
+    return rc;
+}
+
+int span_run(struct span_pair *pair, const struct span_call *call)
+{
+    struct span *x = &pair->at[call->sequence & 1], *next = &pair->at[(call->sequence + 1) & 1];
+    net_enter(pair->net);
+    bool begun = x->op && x->header.sequence == call->sequence; /* ahead of its turn */
+    int rc = begun ? 0 : span_begin(x, call);
+    if (rc == 0) {
+        pair->latest = call->sequence;
+        net_resume(pair->net, NET_COLLECTIVE);
+        rc = span_go_on(x, next, call);
+    }
+    if (rc < 0) {
+        rc = give_up(pair, rc);
+    }
+    x->op = NULL;
+    net_leave(pair->net);
+    return rc;
+}
