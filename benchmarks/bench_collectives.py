@@ -25,6 +25,7 @@ from benchmarks.report import Report, Row, median, parser
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "collectives_rank.py"
 KIB, MIB = 1 << 10, 1 << 20
+FLIGHT = 8  # as in the script
 
 
 class Team:
@@ -171,14 +172,17 @@ def medians(teams: Sequence[Team], op: str, size: int, times: int, rounds: int) 
     return {library: median(values) for library, values in seen.items()}
 
 
-def run_links(report: Report, quick: bool) -> None:
+LINES = ((2, 0.5, 0.95), (2, 25, 0.95), (2, 50, 0.95), (4, 0, 0.90))
+
+
+def run_links(report: Report, quick: bool, only: Sequence[int]) -> None:
     """Large ones between nodes in network namespaces, beside the line's rate and bare sockets.
 
     A call cannot end before its last byte has travelled, so a line's time is the bytes at its rate
     and one way of the delay.
     """
     size = 16 * MIB if quick else 64 * MIB
-    for world, delay_ms, least in ((2, 0.5, 0.95), (2, 25, 0.95), (2, 50, 0.95), (4, 0, 0.90)):
+    for world, delay_ms, least in [LINES[i] for i in only or range(len(LINES))]:
         with (
             tempfile.TemporaryDirectory() as folder,
             netlab.Lab(world, rate_mbit=1000, delay_ms=delay_ms) as lab,
@@ -195,6 +199,11 @@ def run_links(report: Report, quick: bool) -> None:
             bare = times["sockets"]
             report.add(Row(name, solo * 1e3, "ms", bare / solo, "of bare sockets' rate", "",
                            f"sockets: {bare * 1e3:.4g} ms"))  # fmt: skip
+            several = medians(teams[:1], "all_reduces", size // 4, 1, 3)["solo"]
+            bytes_s = FLIGHT * 2 * (world - 1) / world * size / 4 * 8 / 1e9
+            name = f"{FLIGHT} at once, {text(size // 4)} each, {2 * delay_ms} ms round trip"
+            report.add(Row(name, several * 1e3, "ms", bytes_s / several, "of bytes / rate",
+                           f">= {least}"))  # fmt: skip
             for team in teams:
                 team.close()
 
@@ -271,6 +280,7 @@ def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--worlds", type=int, nargs="*", default=[2, 4])
     arguments.add_argument("--part", nargs="*", choices=PARTS, default=PARTS)
+    arguments.add_argument("--line", type=int, nargs="*", default=[], choices=range(len(LINES)))
     options = arguments.parse_args()
     report = Report("collectives", as_json=options.json)
     if "host" in options.part:
@@ -289,7 +299,7 @@ def main() -> int:
     if "mixed" in options.part:
         run_mixed(report, options.quick)
     if "links" in options.part:
-        run_links(report, options.quick)
+        run_links(report, options.quick, options.line)
     return 0
 
 

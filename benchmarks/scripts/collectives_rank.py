@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Call = Callable[[], Any]
+FLIGHT = 8  # all_reduces that are posted before the first is waited for
 STREAMS = 4  # of bare sockets to each rank
 
 
@@ -34,6 +35,11 @@ def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -
     tensor = torch.ones(count, dtype=dtype)
     if op == "all_reduce":
         return lambda: dist.all_reduce(tensor)
+    if op == "all_reduces":
+        tensors = [torch.ones(count, dtype=dtype) for _ in range(FLIGHT)]
+        return lambda: [
+            work.wait() for work in [dist.all_reduce(each, async_op=True) for each in tensors]
+        ]
     if op == "broadcast":
         return lambda: dist.broadcast(tensor, 0)
     if op == "barrier":
