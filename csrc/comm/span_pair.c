@@ -34,10 +34,11 @@ int span_new(struct net *net, uint32_t world, struct span_pair **out)
 {
     static const struct net_calls calls = {on_place, on_frame, on_sent};
     struct span_pair *pair = calloc(1, sizeof *pair);
-    int rc = pair ? 0 : err_set(SOLO_ENOMEM, "no memory for collectives");
-    for (int i = 0; rc == 0 && i < 2; i++) {
-        rc = span_init(&pair->at[i], net, world);
+    if (!pair) {
+        return err_set(SOLO_ENOMEM, "no memory for collectives");
     }
+    int rc = span_init(&pair->at[0], net, world);
+    rc = rc < 0 ? rc : span_init(&pair->at[1], net, world);
     if (rc < 0) {
         span_free(pair);
         return rc;
