@@ -89,6 +89,23 @@ def test_of_a_fault_the_gap_after_it_counts_and_missing_steps_are_lost() -> None
     assert (seen.gap, seen.usual, seen.attempts, seen.lost) == (0.2, 0.01, 2, 10)
 
 
+def test_a_gap_long_after_a_fault_is_not_its_doing() -> None:
+    rows = [
+        {"at": 1.0, "step": 200, "seconds": 0.01, "longest_gap": 0.01},
+        {"at": 3.0, "step": 300, "seconds": 0.02, "longest_gap": 0.02},
+        {"at": 9.0, "step": 900, "seconds": 0.50, "longest_gap": 0.50},
+        {"moved": 200.0},
+    ]
+    events: list[dict[str, Any]] = [
+        {"event": "joined", "node": 0},
+        {"event": "committed", "version": 1, "steps": 100.0, "time": 3.0},
+        {"event": "committed", "version": 2, "steps": 100.0, "time": 4.0},
+        {"event": "left", "node": 0, "version": 2},
+    ]
+    seen = bench_recover.outcome([rows], events, 2.0)
+    assert (seen.gap, seen.gap_at) == (0.02, 1.0)
+
+
 def test_time_to_a_loss_is_counted_from_the_first_row(tmp_path: pathlib.Path) -> None:
     metrics = tmp_path / "m.jsonl"
     rows = [{"time": 10, "loss": 3}, {"time": 14, "validation": 2.5}, {"time": 20, "final": 1}]
