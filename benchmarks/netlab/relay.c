@@ -28,15 +28,21 @@ enum { NODES_MAX = 32, PACKET_MAX = 65536, BATCH_MAX = 64 };
 
 struct packet {
     struct packet *next;
-    uint64_t due_ns; /* when it has wholly arrived */
+    uint64_t due_ns; /* when it reaches its receiver's line; then: when it is through that */
+    int to;
     size_t size;
     uint8_t bytes[];
+};
+
+struct queue { /* in order of due_ns */
+    struct packet *first, *last;
 };
 
 struct node {
     int fd;
     uint64_t sends_until_ns, receives_until_ns; /* when its line is free, each way */
-    struct packet *first, *last;                /* on their way to it, in order of arrival */
+    struct queue sent;                          /* by it: in its own line, or on the way */
+    struct queue received;                      /* in the line to it */
 };
 
 static struct node nodes[NODES_MAX];
@@ -100,41 +106,84 @@ static uint64_t line_take(uint64_t *until_ns, uint64_t from_ns, size_t size)
     return *until_ns;
 }
 
+static void push(struct queue *queue, struct packet *packet)
+{
+    packet->next = NULL;
+    if (queue->last) {
+        queue->last->next = packet;
+    } else {
+        queue->first = packet;
+    }
+    queue->last = packet;
+}
+
+static struct packet *pop(struct queue *queue)
+{
+    struct packet *packet = queue->first;
+    queue->first = packet->next;
+    queue->last = queue->first ? queue->last : NULL;
+    return packet;
+}
+
 static void forward(struct node *from, const uint8_t *bytes, size_t size, uint64_t now)
 {
     int index = size >= 20 && bytes[0] >> 4 == 4 ? bytes[19] - 1 : -1;
     if (index < 0 || index >= node_count || lost()) {
         return;
     }
-    struct node *to = &nodes[index];
     uint64_t sent = line_take(&from->sends_until_ns, now, size);
-    uint64_t due = sent ? line_take(&to->receives_until_ns, sent + delay_ns, size) : 0;
-    struct packet *packet = due ? malloc(sizeof *packet + size) : NULL;
+    struct packet *packet = sent ? malloc(sizeof *packet + size) : NULL;
     if (!packet) {
         return;
     }
-    packet->next = NULL;
-    packet->due_ns = due;
+    packet->due_ns = sent + delay_ns;
+    packet->to = index;
     packet->size = size;
     memcpy(packet->bytes, bytes, size);
-    if (to->last) {
-        to->last->next = packet;
-    } else {
-        to->first = packet;
+    push(&from->sent, packet);
+}
+
+/* Whose packet is the next to reach its receiver's line; NULL: none is on its way. */
+static struct queue *next_to_arrive(void)
+{
+    struct queue *next = NULL;
+    for (int i = 0; i < node_count; i++) {
+        struct queue *sent = &nodes[i].sent;
+        if (sent->first && (!next || sent->first->due_ns < next->first->due_ns)) {
+            next = sent;
+        }
     }
-    to->last = packet;
+    return next;
+}
+
+/* A line takes what has reached it by `now`, in that order, whoever sent it: what still waits at
+ * its sender holds no place in it. */
+static void arrive(uint64_t now)
+{
+    for (;;) {
+        struct queue *next = next_to_arrive();
+        if (!next || next->first->due_ns > now) {
+            return;
+        }
+        struct packet *packet = pop(next);
+        struct node *to = &nodes[packet->to];
+        packet->due_ns = line_take(&to->receives_until_ns, packet->due_ns, packet->size);
+        if (packet->due_ns) {
+            push(&to->received, packet);
+        } else {
+            free(packet);
+        }
+    }
 }
 
 static void deliver(struct node *node, uint64_t now)
 {
-    while (node->first && node->first->due_ns <= now) {
-        struct packet *packet = node->first;
+    while (node->received.first && node->received.first->due_ns <= now) {
+        struct packet *packet = node->received.first;
         if (write(node->fd, packet->bytes, packet->size) < 0 && errno == EAGAIN) {
             return;
         }
-        node->first = packet->next;
-        node->last = node->first ? node->last : NULL;
-        free(packet);
+        free(pop(&node->received));
     }
 }
 
@@ -150,6 +199,11 @@ static void receive(struct node *node)
     }
 }
 
+static uint64_t earlier(uint64_t wake_ns, const struct queue *queue)
+{
+    return queue->first && queue->first->due_ns < wake_ns ? queue->first->due_ns : wake_ns;
+}
+
 static void serve(void)
 {
     struct pollfd polls[NODES_MAX];
@@ -158,11 +212,11 @@ static void serve(void)
     }
     for (;;) {
         uint64_t now = now_ns(), wake = now + 1000000000u;
+        arrive(now);
         for (int i = 0; i < node_count; i++) {
             deliver(&nodes[i], now);
-            if (nodes[i].first && nodes[i].first->due_ns < wake) {
-                wake = nodes[i].first->due_ns;
-            }
+            wake = earlier(wake, &nodes[i].received);
+            wake = earlier(wake, &nodes[i].sent);
         }
         uint64_t wait = wake > now ? wake - now : 0;
         struct timespec timeout = {(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)};

@@ -42,6 +42,15 @@ peer.recv(1)
 print(json.dumps({"rtt": min(times), "rate": size * 8 / (time.monotonic() - begun)}))
 """
 
+FLOOD = """
+import socket, sys
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print("sending", flush=True)
+while True:
+    for host in sys.argv[1:]:
+        out.sendto(bytes(8000), (host, 9))
+"""
+
 
 def measure(lab: netlab.Lab, size: int) -> dict[str, float]:
     server = lab.popen(1, [sys.executable, "-c", SERVER, lab.address(1)], stdout=-1)
@@ -61,6 +70,16 @@ def test_a_shaped_link_carries_its_rate_and_no_more() -> None:
 def test_a_distant_link_has_its_delay_both_ways() -> None:
     with netlab.Lab(3, rate_mbit=200, delay_ms=20) as lab:
         assert 0.040 <= measure(lab, 1_000_000)["rtt"] < 0.4
+
+
+def test_what_waits_at_a_full_line_keeps_nobody_elses_packets_back() -> None:
+    with netlab.Lab(3, rate_mbit=100, delay_ms=5, queue_ms=400) as lab:
+        # Half of it goes to the measured server's line, which is half free for node 0.
+        flood = lab.popen(
+            2, [sys.executable, "-c", FLOOD, lab.address(1), lab.address(0)], stdout=-1
+        )
+        assert flood.stdout and flood.stdout.readline() == "sending\n"
+        assert 0.010 <= measure(lab, 1000)["rtt"] < 0.2
 
 
 def test_nothing_is_left_when_a_lab_closes() -> None:
