@@ -173,10 +173,15 @@ def loopback(report: Report, directory: pathlib.Path, quick: bool) -> None:
                 report.add(Row(name + what, they * 1e3, "ms", they / we, "solo", ">= 4"))
 
 
-def links(report: Report, directory: pathlib.Path, quick: bool) -> None:
-    cases = [(1000, "fp32", 1.0), (200, "fp32", 1.0), (100, "int8", 8.125 / 32)]
-    for count in (2,) if quick else (2, 4):
-        for rate, codec, share in cases[:1] if quick else cases:
+LINKS = {1000: ("fp32", 1.0), 200: ("fp32", 1.0), 100: ("int8", 8.125 / 32)}  # Mbit/s
+
+
+def links(
+    report: Report, directory: pathlib.Path, counts: Sequence[int], rates: Sequence[int]
+) -> None:
+    for count in counts:
+        for rate in rates:
+            codec, share = LINKS[rate]
             with netlab.Lab(count, rate_mbit=rate) as lab:
                 solo = solo_syncs(
                     directory / f"link{count}-{rate}", 61.7, count, 6, ["--codec", codec], lab
@@ -190,6 +195,8 @@ def links(report: Report, directory: pathlib.Path, quick: bool) -> None:
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--part", choices=["loopback", "links"], action="append")
+    options.add_argument("--nodes", type=int, choices=[2, 4], action="append", help="of the links")
+    options.add_argument("--rate", type=int, choices=list(LINKS), action="append", help="Mbit/s")
     args = options.parse_args()
     parts = args.part or ["loopback", "links"]
     report = Report("bench_sync", as_json=args.json)
@@ -199,7 +206,8 @@ def main() -> int:
         if "links" in parts and (reason := netlab.why_not()):
             report.say(f"the links are left out: {reason}")
         elif "links" in parts:
-            links(report, pathlib.Path(name), args.quick)
+            counts, rates = ([2], list(LINKS)[:1]) if args.quick else ([2, 4], list(LINKS))
+            links(report, pathlib.Path(name), args.nodes or counts, args.rate or rates)
     return 0
 
 
