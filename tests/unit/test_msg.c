@@ -56,12 +56,17 @@ TEST(a_full_member_list_fits_its_limit)
         memset(identity->address, 'a', MSG_TEXT_MAX - 1);
         identity->name[MSG_TEXT_MAX - 1] = identity->address[MSG_TEXT_MAX - 1] = 0;
     }
+    members.gone_count = MSG_GONE_MAX;
+    for (uint32_t i = 0; i < MSG_GONE_MAX; i++) {
+        memset(members.gone[i].text, 'w', MSG_TEXT_MAX - 1);
+    }
     struct msg msg = {.type = FRAME_MEMBERS, .table = {&members}}, back;
     back.table.members = &members_back;
     CHECK(trip(&msg, &back) <= (int)FRAME_TABLE_MAX);
     CHECK_EQ(members_back.count, SOLO_MEMBERS_MAX);
     CHECK(members_back.rows[199].listed && !members_back.rows[200].listed);
     CHECK_EQ(strlen(members_back.rows[255].identity.name), MSG_TEXT_MAX - 1);
+    CHECK_EQ(strlen(members_back.gone[MSG_GONE_MAX - 1].text), MSG_TEXT_MAX - 1);
 }
 
 TEST(a_full_status_fits_its_limit)
