@@ -161,3 +161,49 @@ TEST(who_moves_a_message_that_never_comes_is_released_at_its_deadline)
     run(2, 1, 20000, never_sent);
     run(2, 2, 20000, never_sent);
 }
+
+static void *pass_on(void *argument)
+{
+    struct helper *helper = argument;
+    struct letter *letter = &helper->letter;
+    for (uint64_t tag = 0; tag < 500; tag++) {
+        receive(helper->group, tag, letter);
+        solo_group_help(helper->group, is_ended, letter);
+        await(letter);
+    }
+    return NULL;
+}
+
+/* Who moves messages has the net, and gets the first bytes of a collective that only begins here. */
+static void both_at_once(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct helper helper = {.group = group};
+    struct letter letter;
+    pthread_t thread;
+    if (rank == 1) {
+        CHECK_EQ(pthread_create(&thread, NULL, pass_on, &helper), 0);
+    }
+    for (uint64_t i = 0; i < 500; i++) {
+        float value = 1;
+        struct solo_part part = {&value, 1};
+        struct solo_op op = allreduce(&part);
+        if (rank == 0) {
+            send(group, i, &letter);
+        }
+        CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
+        CHECK_EQ(value, 2);
+        if (rank == 0) {
+            await(&letter);
+        }
+    }
+    if (rank == 1) {
+        pthread_join(thread, NULL);
+    }
+}
+
+TEST(a_collective_begins_while_another_thread_moves_messages)
+{
+    run(2, 1, 20000, both_at_once);
+    run(2, 2, 20000, both_at_once);
+}
