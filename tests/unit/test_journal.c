@@ -47,7 +47,7 @@ TEST(a_journal_never_grows_beyond_its_limit_and_keeps_the_latest_lines)
     struct journal journal;
     CHECK_EQ(journal_open(&journal, path, 8), 0);
     for (int i = 0; i < 12; i++) {
-        char line[8];
+        char line[16];
         snprintf(line, sizeof line, "%03d", i);
         CHECK_EQ(journal_add(&journal, line), 0);
     }
