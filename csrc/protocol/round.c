@@ -168,10 +168,24 @@ static void pump_deltas(struct round *round, struct out *out)
     }
 }
 
+/* Deltas before means: a mean waits for the slowest of its deltas, so the sooner these are all
+ * on their way, the less is every owner's line at the mercy of one slow path to it (four nodes,
+ * int8 at 100 Mbit/s: 1.08 of the line's time, 1.13 in turns). Means go when a link would run
+ * dry, or has had its deltas. Between two there is one path: no such wait, and a mean is sent
+ * from where it was made. */
+static uint32_t means_max(const struct round *round, uint32_t to)
+{
+    const struct round_slot *slot = &round->slots[to];
+    bool deltas_wait = round->count > 2 && round->weights[round->slot] > 0 &&
+                       slot->encode_next < plan_owned_count(&round->plan, to) &&
+                       slot->encode_next < slot->means + round->plan.window;
+    return deltas_wait ? ROUND_SENDS_LOW : sends_max(round);
+}
+
 static void pump_means_to(struct round *round, uint32_t to, struct out *out)
 {
     struct round_slot *slot = &round->slots[to];
-    while (slot->up && slot->sends < sends_max(round) && slot->mean_next < round->shard.count &&
+    while (slot->up && slot->sends < means_max(round, to) && slot->mean_next < round->shard.count &&
            bit_is(round->reduced, slot->mean_next)) {
         slot->sends++;
         out_add_peer(out, ACTION_SEND_MEAN, round->slot_peers[to],
@@ -190,6 +204,9 @@ static void pump_zeros(struct round *round, struct out *out)
 
 void round_pump(struct round *round, struct out *out)
 {
+    if (round->count > 2) {
+        pump_deltas(round, out);
+    }
     for (uint32_t i = 1; i < round->count; i++) {
         pump_means_to(round, (round->slot + i) % round->count, out);
     }

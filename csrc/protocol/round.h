@@ -2,8 +2,8 @@
  * whom, what has come, and when the whole mean is here.
  *
  * Chunks go in waves: the k-th chunk of every owner, beginning with the owner after this
- * member's slot, so that no owner gets everything at once and means flow back while deltas
- * still go out. A member is at most plan.window chunks of an owner ahead of that owner's means,
+ * member's slot, so that no owner gets everything at once; among more than two deltas go before
+ * means. A member is at most plan.window chunks of an owner ahead of that owner's means,
  * which bounds what an owner has to park. Fields are read-only for the driver. */
 #ifndef SOLO_PROTOCOL_ROUND_H
 #define SOLO_PROTOCOL_ROUND_H
@@ -15,6 +15,7 @@
 #define ROUND_ENCODED_MAX 64u   /* chunks between ENCODE and their SENT: encode buffers */
 #define ROUND_SENDS_MAX   32u   /* DELTA and MEAN sends in flight to one peer */
 #define ROUND_SENDS_MIN   8u    /* the same in a large job: */
+#define ROUND_SENDS_LOW   4u    /* fewer to one peer: its link is about to run dry */
 #define ROUND_SENDS_ALL   1024u /* sends in flight to all */
 
 enum round_phase {

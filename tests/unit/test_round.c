@@ -192,6 +192,49 @@ TEST(a_member_runs_no_further_ahead_of_an_owner_than_the_window)
                            : plan_owned_count(&round->plan, 1));
 }
 
+static uint32_t pumped_means(struct round *round)
+{
+    uint32_t means = 0;
+    out_clear(&outs[0]);
+    round_pump(round, &outs[0]);
+    for (uint32_t i = 0; i < outs[0].count; i++) {
+        means += outs[0].actions[i].type == ACTION_SEND_MEAN;
+    }
+    return means;
+}
+
+TEST(between_three_a_mean_goes_when_the_deltas_are_out)
+{
+    uint64_t weights[MEMBERS_MAX] = {1, 1, 1};
+    begin(3, 1u << 23, weights);
+    struct round *round = &table.rounds[0];
+    CHECK_EQ(pumped_means(round), 0);
+    round_reduced(round, round->shard.first);
+    CHECK_EQ(pumped_means(round), 0); /* both links have plenty to send */
+    uint32_t means = 0;
+    for (uint32_t turn = 0; turn < 20; turn++) {
+        for (uint32_t slot = 1; slot < 3; slot++) {
+            while (round->slots[slot].sends > 0) {
+                round_sent(round, slot, FRAME_DELTA);
+            }
+        }
+        means += pumped_means(round);
+    }
+    CHECK_EQ(means, 2);
+}
+
+TEST(between_two_a_mean_goes_at_once)
+{
+    uint64_t weights[MEMBERS_MAX] = {1, 1};
+    begin(2, 1u << 23, weights);
+    struct round *round = &table.rounds[0];
+    CHECK_EQ(pumped_means(round), 0);
+    CHECK_EQ(round->slots[1].sends, ROUND_SENDS_MAX);
+    round_reduced(round, round->shard.first);
+    round_sent(round, 1, FRAME_DELTA);
+    CHECK_EQ(pumped_means(round), 1);
+}
+
 TEST(frames_that_no_honest_peer_sends_are_faults)
 {
     uint64_t weights[MEMBERS_MAX] = {1, 0, 1};
