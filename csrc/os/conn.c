@@ -272,6 +272,7 @@ static void on_dialed(void *context, int rc, int fd, const struct addr *to, enum
     if (rc == 0) {
         conn->peer_addr = *to;
         addr_text(to, conn->peer);
+        sock_suit_path(fd);
         transport_socket(&conn->transport, fd);
         conn->io.fd = fd;
         rc = hello_start(conn);
@@ -388,6 +389,7 @@ int conn_accept(const struct conn_config *config, int fd, const struct addr *fro
     }
     if (rc == 0 && from->bytes.ss_family != AF_UNIX) {
         rc = sock_options(fd);
+        sock_suit_path(fd);
     }
     if (rc < 0) {
         conn_free(conn);

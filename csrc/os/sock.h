@@ -31,6 +31,9 @@ int sock_connect_error(int number, const struct addr *to, enum solo_reach *reach
 int sock_accept(int listen_fd, int *fd_out, struct addr *from_out);
 
 int sock_options(int fd); /* what sock_connect and sock_accept set */
+/* As soon as it is connected, while only that round trip was measured: on a path shorter than 1 ms
+ * a loss-based congestion control in place of BBR. */
+void sock_suit_path(int fd);
 int sock_local(int fd, struct addr *out);
 int sock_remote(int fd, struct addr *out);
 uint32_t sock_rtt_us(int fd);       /* smoothed, as the kernel measured it; 0: unknown */
