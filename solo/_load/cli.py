@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -24,11 +26,17 @@ VERIFY_BYTES = 64 << 20  # of the buffer that verify reads through
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all well, 1 the checkpoint has faults, 2 wrong usage."""
     args = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # names may hold what a locale has no letters for
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         args.run(args)
+        sys.stdout.flush()
     except CheckpointError as error:
         print(error, file=sys.stderr)
         return 1
+    except BrokenPipeError:  # of "| head"; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -159,6 +159,26 @@ def test_an_error_comes_whole_from_another_process(tmp_path: pathlib.Path) -> No
     assert "Tried:" in str(caught.value)
 
 
+def run_cli(*words: str, locale: str = "C.UTF-8") -> subprocess.CompletedProcess[bytes]:
+    plain = {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "solo.load", *words]
+    return subprocess.run(command, capture_output=True, env={**os.environ, **plain})
+
+
+def test_the_command_line_lists_any_name_in_any_locale(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed({"\u00fc\ud800": torch.ones(1)}))
+    done = run_cli("inspect", str(path), locale="C")
+    assert done.returncode == 0 and b"\\xfc" in done.stdout and not done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: pathlib.Path) -> None:
+    many = {f"tensor.with.a.long.name.{i}": torch.ones(1) for i in range(3000)}
+    path = write(tmp_path, "x.pt", packed(many))
+    command = f"'{sys.executable}' -m solo.load inspect --limit 0 '{path}' | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert "x.pt" in done.stdout and not done.stderr
+
+
 @pytest.mark.parametrize("option", ["--device-map={bad", "--max-memory=[1]"])
 def test_json_that_is_none_is_told_on_the_command_line(path: pathlib.Path, option: str) -> None:
     words = [sys.executable, "-m", "solo.load", "plan", str(path), option]

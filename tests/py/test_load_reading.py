@@ -91,6 +91,13 @@ def test_a_reading_that_is_dropped_writes_nothing_more(tmp_path: pathlib.Path) -
     assert bytes(memoryview(arena)) == seen
 
 
+@pytest.mark.parametrize("place", [0, 64, 5000, (6 << 20) + 64])
+def test_large_memory_lies_on_huge_pages_as_the_file_does(place: int) -> None:
+    """So that two threads, each at its own piece of the file, never fill one huge page."""
+    assert (_C.Arena(3 << 20, place).address - place) % (2 << 20) == 0
+    assert (_C.Arena(5000, place).address - place) % 4096 == 0
+
+
 def test_a_reading_is_waited_for_once(tmp_path: pathlib.Path) -> None:
     file = _C.File(str(write(tmp_path, "x", b"abc")))
     arena = _C.Arena(3, 0)
