@@ -78,8 +78,10 @@ void round_encoded(struct round *round, uint32_t chunk, struct out *out)
 
 void round_sent(struct round *round, uint32_t slot, enum frame_type type)
 {
-    if (round->slots[slot].sends > 0) {
-        round->slots[slot].sends--;
+    struct round_slot *to = &round->slots[slot];
+    if (to->sends > 0) {
+        to->sends--;
+        to->deltas -= type == FRAME_DELTA && to->deltas > 0;
         round->encoded -= type == FRAME_DELTA && round->encoded > 0;
     }
 }
@@ -137,7 +139,8 @@ static bool may_encode(const struct round *round, uint32_t owner)
         return false;
     }
     return owner == round->slot ||
-           (slot->up && slot->sends < sends_max(round) && round->encoded < ROUND_ENCODED_MAX);
+           (slot->up && slot->sends < sends_max(round) && slot->deltas < sends_max(round) / 2 &&
+            round->encoded < ROUND_ENCODED_MAX);
 }
 
 static void encode_next(struct round *round, uint32_t owner, struct out *out)
@@ -146,6 +149,7 @@ static void encode_next(struct round *round, uint32_t owner, struct out *out)
     uint32_t chunk = plan_owned_first(&round->plan, owner) + slot->encode_next++;
     if (owner != round->slot) {
         slot->sends++;
+        slot->deltas++;
         round->encoded++;
     }
     out_add_peer(out, ACTION_ENCODE, 0, chunk);

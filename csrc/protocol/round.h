@@ -28,6 +28,8 @@ enum round_phase {
 struct round_slot {
     uint32_t encode_next; /* which of this owner's chunks my delta is encoded for next */
     uint32_t sends;       /* to it: from ENCODE or SEND_MEAN until SENT */
+    uint32_t deltas;      /* of these, DELTA: half of those allowed at most, so that a mean goes out
+                             as soon as it is there, and the other side can go on */
     uint32_t mean_next;   /* which of my own chunks' means goes to it next */
     uint32_t means;       /* of this owner, here; own slot: reduced */
     bool up;              /* its link is */
