@@ -315,13 +315,16 @@ static int inherited(const char *name)
 /* Of a master that runs for months: what was written before is kept once, as master.log.1. */
 static void bound_log(const char *path)
 {
-    struct stat status;
+    struct stat status, there;
     if (fstat(STDERR_FILENO, &status) < 0 || status.st_size < LOG_BYTES_MAX) {
         return;
     }
     char former[PATH_MAX];
     snprintf(former, sizeof former, "%s.1", path);
-    int fd = rename(path, former) == 0 ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
+    /* Another master of this job may have moved it: then that one's is gone on with. */
+    bool moved = stat(path, &there) == 0 && there.st_ino != status.st_ino;
+    int fd =
+        moved || rename(path, former) == 0 ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
     if (fd < 0) { /* the folder is gone, or refuses: the limit holds nevertheless */
         (void)!ftruncate(STDERR_FILENO, 0);
         return;

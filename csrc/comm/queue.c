@@ -34,7 +34,8 @@ static void add_pending(struct solo_group *group, char text[SOLO_TEXT_MAX])
     uint32_t count = 0;
     pthread_mutex_lock(&group->mutex);
     uint64_t sequence = atomic_load(&group->sequence);
-    for (const struct job *job = group->first; job && count < LISTED_MAX; job = job->next) {
+    const struct job *ahead = group->ahead, *job = ahead ? ahead : group->first;
+    for (; job && count < LISTED_MAX; job = job == ahead ? group->first : job->next) {
         char op[OP_TEXT_MAX] = "a sparse all_reduce";
         if (!job->steps) {
             struct op_header header = op_header_of(job->ops, sequence + count);
@@ -43,9 +44,10 @@ static void add_pending(struct solo_group *group, char text[SOLO_TEXT_MAX])
         text_add(&more, count++ ? ", " : "; behind it wait ");
         text_add(&more, op);
     }
-    if (group->queued > count) {
+    uint32_t waiting = group->queued + (ahead != NULL);
+    if (waiting > count) {
         text_add(&more, " and ");
-        text_add_uint(&more, group->queued - count);
+        text_add_uint(&more, waiting - count);
         text_add(&more, " more");
     }
     pthread_mutex_unlock(&group->mutex);

@@ -206,17 +206,18 @@ static void on_read(void *context, void *argument)
 {
     struct solo *solo = context;
     struct call *call = argument;
-    int rc = 0;
+    int rc = 0, posted = 0;
     if (call_borrow(call)) {
-        rc = read_anchor(solo, call);
+        do { /* the rest behind what has come meanwhile: heartbeats do not wait for a large tensor */
+            rc = read_anchor(solo, call);
+            posted = rc > 0 ? mailbox_post(solo->mailbox, on_read, solo, call) : 0;
+        } while (posted == SOLO_EAGAIN);
         call_return(call);
     }
-    if (rc > 0) { /* behind what has come meanwhile: heartbeats do not wait for a large tensor */
-        rc = mailbox_post(solo->mailbox, on_read, solo, call);
-        if (rc == 0) {
-            return;
-        }
+    if (rc > 0 && posted == 0) {
+        return;
     }
+    rc = posted < 0 ? posted : rc;
     call_finish(call, rc, rc < 0 ? err_text() : NULL);
 }
 

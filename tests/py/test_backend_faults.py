@@ -339,6 +339,7 @@ def test_a_timeout_tells_what_else_was_under_way(hosts: int) -> None:
         dist.barrier()
         if rank == 0:
             first = dist.all_reduce(torch.ones(7), async_op=True)
+            dist.all_reduce(torch.ones(5), async_op=True)  # between hosts it has begun
             dist.broadcast(torch.ones(11), 1, async_op=True)
             time.sleep(0.3)  # so that its own end comes later
             other = dist.irecv(torch.empty(6), 1, tag=5)
@@ -349,7 +350,8 @@ def test_a_timeout_tells_what_else_was_under_way(hosts: int) -> None:
                 "waiting for rank 1",
                 "receive from rank 1 of 24",
             ]
-            fails(first.wait, *words, "behind it wait broadcast #3 of 11 float32")
+            behind = "all_reduce #3 of 5 float32, SUM, broadcast #4 of 11 float32"
+            fails(first.wait, *words, f"behind it wait {behind}")
         else:
             time.sleep(3)
 
