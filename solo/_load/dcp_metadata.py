@@ -20,7 +20,10 @@ from solo._load.table import Options, Table, dtypes, open_table
 
 PAIRS_EACH = 256  # neighbours of a chunk, on average, that are compared with it
 MODULE = "torch.distributed.checkpoint.metadata"
+ENCODING = f"{MODULE}._MEM_FORMAT_ENCODING"
+GETATTR = "builtins.getattr"  # Python before 3.11.5 writes a member of an Enum as this of its class
 CLASSES = (
+    GETATTR,
     *(
         f"{MODULE}.{name}"
         for name in (
@@ -31,9 +34,9 @@ CLASSES = (
             "ChunkStorageMetadata",
             "TensorProperties",
             "StorageMeta",
-            "_MEM_FORMAT_ENCODING",
         )
     ),
+    ENCODING,
     "torch.distributed.checkpoint.filesystem._StorageInfo",
     "torch.distributed.checkpoint._hf_utils._HFStorageInfo",
     "pathlib.PosixPath",
@@ -105,6 +108,8 @@ class _Metadata(Builder):
     def call(self, name: str, args: tuple[Any, ...], created: bool) -> Any:
         if name.startswith("pathlib."):
             return "/".join(str(part) for part in args)
+        if name == GETATTR:
+            return _member(*args)
         return Record(name, args) if name in CLASSES else super().call(name, args, created)
 
     def state(self, made: Any, name: str, state: Any) -> None:
@@ -114,6 +119,13 @@ class _Metadata(Builder):
             made.fields["dtype"] = state[0]
         elif isinstance(state, dict):
             made.fields.update(state)
+
+
+def _member(of: Any, name: Any) -> Record:
+    """A member of the one Enum that the metadata holds; nothing is looked up."""
+    if not isinstance(of, Record) or of.name != ENCODING or not isinstance(name, str):
+        raise ValueError("it takes an attribute of something else than an Enum")
+    return Record(ENCODING, (name,))
 
 
 def _items(root: Record, path: str) -> dict[str, Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import pathlib
 import pickle
@@ -336,6 +337,35 @@ def refused(folder: pathlib.Path) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         solo.load(folder)
     return caught.value
+
+
+def rewrite_enums(path: pathlib.Path, of: Any = None) -> None:
+    """Metadata as Python before 3.11.5 writes it: an Enum's member is an attribute of its class."""
+
+    class Old(pickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, enum.Enum):
+                return getattr, (of or type(obj), obj.name)
+            return NotImplemented
+
+    metadata = pickle.loads((path / ".metadata").read_bytes())
+    with (path / ".metadata").open("wb") as file:
+        Old(file, 4).dump(metadata)
+
+
+def test_metadata_of_an_older_python_is_read(tmp_path: pathlib.Path) -> None:
+    save_dcp({"w": torch.arange(3.0)}, tmp_path / "d")
+    rewrite_enums(tmp_path / "d")
+    assert b"getattr" in (tmp_path / "d" / ".metadata").read_bytes()
+    assert torch.equal(solo.load(tmp_path / "d")["w"], torch.arange(3.0))
+
+
+def test_metadata_takes_no_attribute_of_anything_but_its_enum(tmp_path: pathlib.Path) -> None:
+    save_dcp({"w": torch.arange(3.0)}, tmp_path / "d")
+    rewrite_enums(tmp_path / "d", pathlib.PosixPath)
+    with pytest.raises(CheckpointError) as caught:
+        solo.load(tmp_path / "d")
+    assert caught.value.reason == "damaged"
 
 
 def test_metadata_that_lies_is_refused(tmp_path: pathlib.Path) -> None:

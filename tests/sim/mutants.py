@@ -140,7 +140,8 @@ MUTANTS = [
            "slot->encode_next >= slot->means + round->plan.window",
            "slot->encode_next >= slot->means + 100 * round->plan.window"),
     Mutant("encodings_have_no_limit", "round.c",
-           "slot->sends < sends_max(round) && round->encoded < ROUND_ENCODED_MAX", "true"),
+           "slot->sends < sends_max(round) && slot->deltas < sends_max(round) / 2 &&\n"
+           "            round->encoded < ROUND_ENCODED_MAX", "true"),
     Mutant("a_mean_is_whole_too_early", "round.c",
            "return round->mean_count == round->plan.chunk_count;",
            "return round->mean_count + 1 >= round->plan.chunk_count;"),
