@@ -7,11 +7,12 @@
 
 #include "check.h"
 
-static char folder[64], path[128];
+static char folder[128], path[160];
 
 static void make_folder(void)
 {
-    snprintf(folder, sizeof folder, "/tmp/solo-journal-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/solo-journal-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/events.jsonl", folder);
 }
@@ -19,7 +20,7 @@ static void make_folder(void)
 static const char *content(const char *suffix)
 {
     static char text[256];
-    char name[160];
+    char name[192];
     snprintf(name, sizeof name, "%s%s", path, suffix);
     FILE *file = fopen(name, "r");
     if (!file) {
@@ -34,7 +35,7 @@ static void remove_all(void)
 {
     static const char *const suffixes[] = {"", ".1", ".2", ".3", ".4"};
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        char name[160];
+        char name[192];
         snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
         unlink(name);
     }
@@ -125,18 +126,18 @@ TEST(a_line_that_has_no_room_is_taken_back_as_a_whole)
 TEST(a_file_that_cannot_be_moved_away_is_emptied)
 {
     make_folder();
-    char other[160];
+    char other[192];
     snprintf(other, sizeof other, "%s.1", path);
     CHECK_EQ(mkdir(other, 0700), 0);
-    char kept[160];
+    char kept[192];
     snprintf(kept, sizeof kept, "%s.2", path);
     CHECK_EQ(mkdir(kept, 0700), 0);
-    char inside[176];
+    char inside[208];
     snprintf(inside, sizeof inside, "%s/x", other);
     CHECK_EQ(mkdir(inside, 0700), 0);
     snprintf(inside, sizeof inside, "%s/x", kept);
     CHECK_EQ(mkdir(inside, 0700), 0);
-    char third[160];
+    char third[192];
     snprintf(third, sizeof third, "%s.3", path);
     FILE *file = fopen(third, "w");
     CHECK(file);
