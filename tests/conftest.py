@@ -29,6 +29,24 @@ def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> py
     return None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under CI a Python test that fails is run once more; its first failure stays in the report.
+
+    These tests start real processes that must meet; on a machine that others share one may starve.
+    A rerun in the report is a fault to mend. C tests and runs by hand are never repeated.
+    """
+    if os.environ.get("CI"):
+        for item in items:
+            if isinstance(item, pytest.Function):
+                item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first failure of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 class CFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         program = BUILD / "tests" / self.path.stem
