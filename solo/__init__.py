@@ -122,7 +122,9 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'solo' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    # solo.load is the module itself, which can be called: solo.load.materialize is there too.
+    value = module if home == f"solo.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -9,15 +9,18 @@ On the command line: ``python -m solo.load inspect|verify|plan|convert PATH``.
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from solo._load import accounting, collection, into, objects, ranks
+from solo._load import accounting, collection, into, objects, paths, ranks
 from solo._load.errors import CheckpointError, Problem
 from solo._load.inspection import Inspection, inspect
 from solo._load.ledger import release
@@ -26,7 +29,7 @@ from solo._load.objects import Placeholder
 from solo._load.place import DeviceMap, MapLocation
 from solo._load.progress import Progress
 from solo._load.quiet import no_collection
-from solo._load.read import How
+from solo._load.read import THREADS_MAX, How
 from solo._load.save import save
 from solo._load.script import load_script
 from solo._load.single import Only, Request
@@ -51,7 +54,6 @@ __all__ = [
 ]
 
 
-THREADS_MAX = 64
 LIMITS = {"metadata_max": 1 << 63, "tensors_max": 1 << 31, "depth_max": 201}
 
 
@@ -72,7 +74,7 @@ def load(
     safe_globals: Sequence[Any] = (),
     tensors_only: bool = False,
     max_memory: Mapping[str, int | str] | None = None,
-    no_split: Sequence[str] = (),
+    no_split: str | Sequence[str] = (),
     memory_limit: int | str | None = None,
     gpu_memory_limit: int | str | None = None,
     empty_cache: bool = False,
@@ -135,12 +137,13 @@ def load(
     Raises:
         CheckpointError: with ``reason``, ``path``, ``problems`` and ``fix``.
     """
+    path = paths.meant(path)
     mode = mode if mmap is None else "mmap" if mmap else "copy"
     if mode not in ("copy", "mmap"):
         raise CheckpointError(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
-    _check(direct, share, dtype, limits, threads)
+    _check(direct, share, dtype, limits, threads, wait_stable)
     extra: Mapping[str, Any] = objects.allowed_names(safe_globals)
     if not weights_only:
         extra = objects.anything(path)
@@ -161,7 +164,7 @@ def load(
                 map_location=map_location,
                 device_map=device_map,
                 max_memory=max_memory,
-                no_split=no_split,
+                no_split=[no_split] if isinstance(no_split, str) else no_split,
                 dtype=dtype,
                 only=only,
                 strict=strict,
@@ -223,7 +226,8 @@ def load_into(
     Raises:
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
-    _check(direct, "auto", dtype, None, threads)
+    path = paths.meant(path)
+    _check(direct, "auto", dtype, None, threads, wait_stable)
     extra = objects.allowed_names(safe_globals)
     name = _name_of(path)
 
@@ -255,7 +259,12 @@ def load_into(
 
 
 def _check(
-    direct: str, share: str, dtype: Any, limits: dict[str, int] | None, threads: int
+    direct: str,
+    share: str,
+    dtype: Any,
+    limits: dict[str, int] | None,
+    threads: int,
+    wait_stable: float,
 ) -> None:
     """Arguments, before anything is opened."""
     problems = []
@@ -268,6 +277,8 @@ def _check(
     ):
         if value not in known:
             problems.append(Problem("argument", f"{name} is {value!r}, not one of {known}"))
+    if not isinstance(wait_stable, (int, float)) or not 0 <= wait_stable < math.inf:
+        problems.append(Problem("argument", f"wait_stable is {wait_stable!r}, not seconds"))
     if dtype is not None and not isinstance(dtype, torch.dtype):
         problems.append(Problem("argument", f"dtype is {dtype!r}, not a torch.dtype"))
     for name, limit in (limits or {}).items():
@@ -298,8 +309,14 @@ def _label_of(path: Any) -> str:
 class _Callable(types.ModuleType):
     """So that ``solo.load(...)`` and ``solo.load.inspect(...)`` are one name."""
 
+    __signature__ = signature(load)
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         return load(*args, **options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that ``pool.map(solo.load, paths)`` can send it."""
+        return (importlib.import_module, (self.__name__,))
 
 
 if __name__ == "__main__":

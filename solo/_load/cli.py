@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import json
 import os
@@ -11,14 +12,14 @@ from typing import Any
 
 import torch
 
-from solo._load import collection, ledger, memory, objects, paths, read
+from solo._load import collection, diagnose, ledger, memory, objects, paths, read
 from solo._load.errors import CheckpointError, Problem
-from solo._load.inspection import inspect
+from solo._load.inspection import REFUSED, inspect
 from solo._load.place import CPU, Placement
 from solo._load.ranks import fingerprint
-from solo._load.save import save
+from solo._load.save import NOT_FLAT, save
 from solo._load.single import Request, prepare, storages_to_read
-from solo._load.table import Options, Table
+from solo._load.table import Options, Table, refused_names
 
 VERIFY_BYTES = 64 << 20  # of the buffer that verify reads through
 
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
     except CheckpointError as error:
         print(error, file=sys.stderr)
-        return 1
+        return 2 if error.reason == "argument" else 1
     except BrokenPipeError:  # of "| head"; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("verify", help="read all of it and compare its checksums")
     one.add_argument("path")
-    one.add_argument("--threads", type=int, default=0)
+    one.add_argument("--threads", type=int, default=0, help="0: those of the machine, at most 8")
     one.set_defaults(run=_verify)
 
     one = commands.add_parser("plan", help="bytes by device and whether they fit; loads nothing")
@@ -66,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--map-location")
     one.add_argument("--max-memory", help='for "auto", JSON: {"cuda:0": "20GiB", "cpu": "60GiB"}')
+    one.add_argument("--no-split", action="append", help='for "auto": a prefix kept on one device')
+    one.add_argument("--only", action="append", help="a module prefix or pattern; may be repeated")
+    one.add_argument("--dtype", help="of floating tensors, such as bfloat16")
+    one.add_argument("--mmap", action="store_true", help="what is for the CPU stays in the file")
     one.add_argument("--memory", help="bytes of the host that may be taken (default SOLO_MEMORY)")
     one.add_argument("--gpu-memory", help="the same for each GPU")
     one.set_defaults(run=_plan)
@@ -97,6 +102,7 @@ def _inspect(args: Any) -> None:
                 "stored_bytes": found.stored_bytes,
                 "metadata": found.metadata,
                 "tied": found.tied,
+                "refused": found.refused,
                 "tensors": rows,
             },
             default=str,
@@ -117,14 +123,17 @@ def _tables(path: str, request: Request) -> list[Table]:
 
 
 def _verify(args: Any) -> None:
+    if not 0 <= args.threads <= read.THREADS_MAX:
+        text = f"--threads is {args.threads}, not 0 to {read.THREADS_MAX}"
+        raise CheckpointError(Problem("argument", text))
     request = _request()
     request.how.threads = args.threads
     for table in _tables(args.path, request):
         _read_all(table, request)
+        count = memory.count_of(len(table.storages), "storage")
         kinds = "checksums agree" if table.info["crc_known"] else "whole; it has no checksums"
         print(
-            f"{table.source.name}: {table.kind}, {len(table.storages)} storages, {kinds}, "
-            f"fingerprint {fingerprint(table)}"
+            f"{table.source.name}: {table.kind}, {count}, {kinds}, fingerprint {fingerprint(table)}"
         )
 
 
@@ -153,12 +162,16 @@ def _plan(args: Any) -> None:
         map_location=args.map_location,
         device_map=device_map,
         max_memory=_json("--max-memory", args.max_memory) if args.max_memory else None,
+        no_split=args.no_split or (),
+        only=args.only,
+        dtype=_dtype(args.dtype),
         memory_limit=args.memory,
         gpu_memory_limit=args.gpu_memory,
     )
+    request.how.mode = "mmap" if args.mmap else "copy"
     tables = _tables(args.path, request)
     try:
-        placed = prepare(tables, request)
+        prepare(tables, request)
     finally:
         for name, row in memory.report(request.loaded).items():
             free = f", {memory.human(row['free'])} free" if row["free"] else ""
@@ -166,17 +179,37 @@ def _plan(args: Any) -> None:
         with ledger.opened() as book:
             for line in book.lines() if book is not None else ():
                 print(f"beside it, {line}")
-    files = sum(len(storages_to_read(table, request)) for table in tables)
-    where = "one file" if len(placed) == 1 else f"{len(placed)} files"
-    print(f"fits: {files} storages of {where}")
+    count = sum(len(storages_to_read(table, request)) for table in tables)
+    files = memory.count_of(len(tables), "file")
+    print(f"fits: {memory.count_of(count, 'storage')} of {files}")
+    refused = [name for table in tables for name in refused_names(table, request.options)]
+    if refused and args.only is None:
+        print(f"but {REFUSED}: {diagnose.marked(refused)}")
 
 
 def _convert(args: Any) -> None:
     from solo.load import load
 
-    dtype = getattr(torch, args.dtype, None) if args.dtype else None
-    if args.dtype and not isinstance(dtype, torch.dtype):
-        raise CheckpointError(Problem("dtype", f"torch has no dtype {args.dtype!r}"))
-    obj = load(args.path, dtype=dtype, only=args.only or ("*" if args.flat else None))
-    for path in save(obj, args.target, format=args.format, shard_size=args.shard_size):
+    only = args.only or ("*" if args.flat else None)
+    obj = load(args.path, dtype=_dtype(args.dtype), only=only)
+    try:
+        written = save(obj, args.target, format=args.format, shard_size=args.shard_size)
+    except CheckpointError as error:
+        if only is None and error.fix == NOT_FLAT:
+            fix = f"--flat converts its tensors alone, by name; or {error.fix}"
+            raise CheckpointError(error.problems, path=args.path, fix=fix) from None
+        raise
+    for path in written:
         print(path)
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if not name:
+        return None
+    dtype = getattr(torch, name, None)
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    known = [name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else "such as bfloat16"
+    raise CheckpointError(Problem("argument", f"torch has no dtype {name!r}"), fix=hint)

@@ -104,11 +104,13 @@ def explain(source: Source, index: _C.Checkpoint, info: dict[str, Any]) -> Check
 
 
 def _unsafe_text(names: list[str]) -> str:
-    marked = [f"{name} ({HARMLESS[name]})" if name in HARMLESS else name for name in names]
-    return (
-        f"it names {len(names)} things that are neither tensors nor plain data, and nothing was "
-        f"run: {', '.join(marked)}"
-    )
+    things = "1 thing that is" if len(names) == 1 else f"{len(names)} things that are"
+    return f"it names {things} neither tensor nor plain data, and nothing was run: {marked(names)}"
+
+
+def marked(names: list[str]) -> str:
+    """The names, with what the harmless ones of them are."""
+    return ", ".join(f"{name} ({HARMLESS[name]})" if name in HARMLESS else name for name in names)
 
 
 def _plain_pickle(source: Source) -> CheckpointError:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SYSTEM_CODE = -3  # libsolo's, of a system call that failed
 SHOWN = 12  # problems in one message; the rest is counted
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _again(problems: list[Problem], path: str, fix: str, text: str) -> Checkpoin
 
 
 def _message(problems: list[Problem], path: str, fix: str, total: int) -> str:
-    head = f"{path}: " if path else ""
+    head = f"{printable(path)}: " if path else ""
     if len(problems) == 1 and total == 1:
         lines = [head + _line(problems[0])]
     else:
@@ -90,8 +91,12 @@ def _message(problems: list[Problem], path: str, fix: str, total: int) -> str:
             lines.append(f"  - and {total - SHOWN} more")
     if fix:
         lines.append(f"  -> {fix}")
-    # Names of files and tensors may hold what no stream can print.
-    return "\n".join(lines).encode(errors="backslashreplace").decode()
+    return "\n".join(printable(line) for text in lines for line in text.split("\n"))
+
+
+def printable(line: str) -> str:
+    """Names of files and tensors may hold what no stream can print, or what a terminal obeys."""
+    return line.translate(CONTROLS).encode(errors="backslashreplace").decode()
 
 
 def _line(problem: Problem) -> str:

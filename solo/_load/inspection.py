@@ -7,14 +7,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from solo._load import collection, objects, paths
-from solo._load.memory import human
+from solo._load import collection, diagnose, objects, paths
+from solo._load.errors import printable
+from solo._load.memory import count_of, human
 from solo._load.read import How
 from solo._load.single import Request
-from solo._load.table import Options, Table, dtype_names
+from solo._load.table import Options, Table, dtype_names, refused_names
 
 if TYPE_CHECKING:
     from solo._load.paths import Where
+
+
+REFUSED = "load refuses it without safe_globals= or tensors_only=True, for what is no data"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Inspection:
         tensors: all of them, in the order of the files.
         stored_bytes: of all storages, each once.
         metadata: the text entries of safetensors files.
+        wasted: storages of which tensors use less than half: key, bytes stored, bytes used.
+        refused: what it names that is no data: ``load`` needs ``safe_globals=`` for it, or
+            ``tensors_only=True``.
     """
 
     path: str
@@ -59,7 +66,8 @@ class Inspection:
     tensors: list[TensorInfo] = field(default_factory=list)
     stored_bytes: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
-    wasted: list[tuple[str, int, int]] = field(default_factory=list)  # storage, stored, used
+    wasted: list[tuple[str, int, int]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -81,7 +89,8 @@ class Inspection:
     def text(self, *, limit: int = 0) -> str:
         """For people; ``limit`` tensors at most, 0: all."""
         lines = [
-            f"{self.path}: {self.kind}, {len(self.tensors)} tensors, {human(self.stored_bytes)}"
+            f"{self.path}: {self.kind}, {count_of(len(self.tensors), 'tensor')}, "
+            f"{human(self.stored_bytes)}"
         ]
         for file in self.files:
             details = ", ".join(
@@ -94,14 +103,16 @@ class Inspection:
             f"  storage {name}: {human(stored)} stored, {human(used)} used by its tensors"
             for name, stored, used in self.wasted[:20]
         ]
-        shown = self.tensors[:limit] if limit else self.tensors
+        if self.refused:
+            lines.append(f"  {REFUSED}: {diagnose.marked(self.refused)}")
+        shown = self.tensors[:limit] if limit > 0 else self.tensors
         for tensor in shown:
             lines.append(
                 f"  {tensor.name}  {list(tensor.shape)} {tensor.dtype}  {human(tensor.bytes)}"
             )
         if len(shown) < len(self.tensors):
             lines.append(f"  and {len(self.tensors) - len(shown)} more")
-        return "\n".join(lines)
+        return "\n".join(printable(line) for line in lines)
 
 
 def inspect(
@@ -115,7 +126,7 @@ def inspect(
     Raises:
         CheckpointError: everything that is wrong with the file.
     """
-    found = paths.locate(path, storage_options=storage_options, threads=0)
+    found = paths.locate(paths.meant(path), storage_options=storage_options, threads=0)
     extra = objects.allowed_names(())
     options = Options(tuple(extra), True, limits=dict(limits or {}))
     opened = collection.open_found(found, Request(options, How(), extra))
@@ -124,6 +135,7 @@ def inspect(
     out = Inspection(where, tables[0].kind if tables else "index")
     for table in tables:
         _add(out, table)
+        out.refused += refused_names(table, options)
         if table.chunks is not None:
             out.files = _files_of(table)
     return out

@@ -41,6 +41,11 @@ def human(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def count_of(count: int, noun: str) -> str:
+    """``"1 tensor"``, ``"2 tensors"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def host_free() -> int:
     """Bytes that this process can still get: the machine's, or its container's if less."""
     free = 1 << 62
@@ -115,11 +120,10 @@ def check(
         allowed = free if own is None else min(free, parse_bytes(own))
         if count > allowed:
             cause = "are free" if own is None or free <= allowed else "are allowed"
-            problems.append(
-                Problem(
-                    "memory", f"{name} needs {human(count)}, {human(allowed)} {cause}", record=name
-                )
-            )
+            have, need = human(allowed), human(count)
+            if have == need:
+                have, need = f"{allowed} bytes", f"{count} bytes"
+            problems.append(Problem("memory", f"{name} needs {need}, {have} {cause}", record=name))
     holders = book.lines() if book is not None and problems else []
     problems += [Problem("memory", f"beside it, {line}") for line in holders]
     if problems:

@@ -30,6 +30,11 @@ def is_url(text: str) -> bool:
     return "://" in text and not text.startswith("file://")
 
 
+def meant(where: Where) -> Where:
+    """Bytes that no path can be are the content of a file."""
+    return memoryview(where) if isinstance(where, bytes) and b"\0" in where else where
+
+
 def locate(where: Where, *, storage_options: dict[str, Any] | None, threads: int) -> Found:
     """Open what the caller named."""
     if isinstance(where, (bytearray, memoryview)):
@@ -65,6 +70,10 @@ def open_local(path: str) -> Source:
 def find(text: str) -> str:
     """The path of an existing file or directory, or an error that shows what was tried."""
     name = text.removeprefix("file://") if text.startswith("file://") else text
+    if not name:  # as of a variable that is not set; the working directory is "."
+        raise fail("argument", "the path is empty")
+    if "\0" in name:
+        raise fail("argument", "a path holds no zero character", path=text)
     name = os.path.expanduser(os.path.expandvars(name))
     tried = [os.path.abspath(name)]
     if not os.path.isabs(name):

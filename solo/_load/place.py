@@ -338,8 +338,11 @@ def _unused(tables: Sequence[Table], keys: list[str]) -> list[Problem]:
 
 
 def _uncovered(names: list[str]) -> list[Problem]:
-    groups = Counter(".".join(name.split(".")[:2]) for name in names)
-    return [
-        Problem("device_map", f"{count} tensors under {group!r} have no device", record=group)
-        for group, count in list(groups.items())[:20]
-    ]
+    """By the module they are in, two names deep at most."""
+    groups = Counter(".".join(name.split(".")[:-1][:2]) or name for name in names)
+    problems = []
+    for group, count in groups.items():
+        have = "1 tensor under {} has" if count == 1 else f"{count} tensors under {{}} have"
+        text = f"{have.format(repr(group))} no device"
+        problems.append(Problem("device_map", text, record=group))
+    return problems

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("solo.load")
 
 BLOCK = 4096  # what direct reads and pages are aligned to
+THREADS_MAX = 64
 SLICE_BYTES = 1 << 20  # storages from here on free their own pages
 DENSE = 0.9  # share of a file from which its layout is kept whole
 

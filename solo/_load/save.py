@@ -29,6 +29,7 @@ NAMES = {  # torch dtype to safetensors' name
 STEMS = {"safetensors": ("model", ".safetensors"), "pt": ("pytorch_model", ".bin")}
 HEADER_ALIGN = 8
 CHUNK_BYTES = 16 << 20
+NOT_FLAT = "format='pt' saves any object in one file"
 
 
 def save(
@@ -162,7 +163,7 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
         raise fail(
             "argument",
             f"a dict of tensors is expected, not {type(obj).__name__}",
-            fix="format='pt' saves any object in one file",
+            fix=NOT_FLAT,
         )
     problems = [
         Problem(
@@ -180,7 +181,7 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
         if isinstance(name, str) and (name == "__metadata__" or not _is_text(name))
     ]
     if problems:
-        raise CheckpointError(problems, fix="format='pt' saves any object in one file")
+        raise CheckpointError(problems, fix=NOT_FLAT)
     return dict(obj)
 
 

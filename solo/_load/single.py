@@ -53,7 +53,8 @@ def chooser(only: Only) -> Callable[[str], bool] | None:
         return None
     if callable(only):
         return only
-    patterns = [only] if isinstance(only, str) else list(only)
+    patterns = [only] if isinstance(only, str) else only if isinstance(only, Iterable) else [only]
+    patterns = list(patterns)
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise fail("argument", f"only={only!r} has something that is no name")
 
@@ -89,6 +90,9 @@ def nothing_selected(only: Only, names: Iterable[str], path: str) -> CheckpointE
 
 def placements(tables: Sequence[Table], request: Request) -> list[Placement]:
     """The device of each storage of each file, by map_location or device_map."""
+    if request.device_map != "auto" and (request.max_memory is not None or request.no_split):
+        text = "max_memory and no_split are of device_map='auto'"
+        raise fail("argument", text, fix="device_map='auto', or leave them out")
     if request.device_map is None:
         return [place.by_location(table, request.map_location) for table in tables]
     if request.map_location is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from dataclasses import dataclass, field
@@ -148,6 +149,15 @@ def open_table(source: Source, options: Options, *, base: int = 0, size: int = 0
     )
     _add_tied(table)
     return table
+
+
+def refused_names(table: Table, options: Options) -> list[str]:
+    """What the file names that is no data, for which ``solo.load`` would refuse it."""
+    if table.chunks is not None or not table.has_object:
+        return []
+    strict = dataclasses.replace(options, placeholders=False)
+    index = table.source.checkpoint(strict, table.base, 0)
+    return sorted({text for code, _, text in index.faults() if code == "unsafe"})
 
 
 def _add_tied(table: Table) -> None:

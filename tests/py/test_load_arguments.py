@@ -51,6 +51,11 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
         ({"device_map": {"": "gpu1"}}, "unknown device 'gpu1'"),
         ({"device_map": {"": None}}, "unknown device 'None'"),
         ({"device_map": "auto", "max_memory": {"cpu": "x"}}, "'x' is not a size"),
+        ({"max_memory": {"cpu": 1}}, "are of device_map='auto'"),
+        ({"no_split": "layers"}, "are of device_map='auto'"),
+        ({"only": 3}, "no name"),
+        ({"wait_stable": -5}, "wait_stable is -5"),
+        ({"wait_stable": float("nan")}, "wait_stable is nan"),
     ],
 )
 def test_an_argument_that_is_wrong_is_named(
@@ -75,6 +80,59 @@ def test_the_fix_of_a_tensor_that_pretends_to_be_large_is_its_option(
         solo.load(path)
     assert "allow_expanded=True" in caught.value.fix
     assert solo.load(path, allow_expanded=True).shape == (10**9,)
+
+
+def test_an_empty_path_is_not_the_working_directory(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    for nothing in ("", b"", "file://"):
+        with pytest.raises(CheckpointError, match="the path is empty"):
+            solo.load(nothing)
+    assert torch.equal(solo.load(".")["w"], DATA["w"])
+
+
+def test_a_path_with_a_zero_character_is_told_and_printed_without_it() -> None:
+    with pytest.raises(CheckpointError, match="no zero character") as caught:
+        solo.load("a\0b")
+    assert "a\\x00b" in str(caught.value)
+
+
+def test_bytes_that_no_path_can_be_are_the_content() -> None:
+    assert torch.equal(solo.load(packed(DATA))["w"], DATA["w"])
+    assert solo.inspect(packed(DATA)).names == ["w", "n"]
+    target = {name: torch.zeros_like(tensor) for name, tensor in DATA.items()}
+    solo.load_into(target, packed(DATA))
+    assert torch.equal(target["n"], DATA["n"])
+
+
+def test_one_prefix_of_no_split_is_a_text_or_a_list(tmp_path: pathlib.Path) -> None:
+    state = {f"block.{i}.w": torch.ones(10) for i in range(3)}
+    path = write(tmp_path, "x.pt", packed(state))
+    room = {"meta": 90, "cpu": 1000}
+    for prefix in ("block", ["block"]):
+        loaded = solo.load(path, device_map="auto", max_memory=room, no_split=prefix)
+        assert {tensor.device.type for tensor in loaded.values()} == {"cpu"}
+
+
+def test_a_limit_that_is_missed_by_a_byte_is_told_in_bytes(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed(torch.ones(4096)))
+    with pytest.raises(CheckpointError, match="needs 16384 bytes, 16383 bytes are allowed"):
+        solo.load(path, memory_limit=16383)
+    assert len(solo.load(path, memory_limit=16384)) == 4096
+
+
+def test_load_is_a_function_and_the_module_with_the_rest(path: pathlib.Path) -> None:
+    """In a process of its own: an import of solo.load elsewhere would hide it."""
+    code = (
+        "import pickle, solo, inspect, sys; load = solo.load; load(sys.argv[1]); "
+        "solo.load.release(sys.argv[1]); solo.load.materialize; from solo.load import Placeholder; "
+        "assert solo.load is load is pickle.loads(pickle.dumps(load)); "
+        "print(list(inspect.signature(solo.load).parameters)[:2])"
+    )
+    words = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout.strip() == "['path', 'map_location']", done.stderr
 
 
 def test_a_stream_of_text_is_told() -> None:
@@ -183,4 +241,4 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: pathlib.Path) -> No
 def test_json_that_is_none_is_told_on_the_command_line(path: pathlib.Path, option: str) -> None:
     words = [sys.executable, "-m", "solo.load", "plan", str(path), option]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 1 and "JSON" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "JSON" in done.stderr and "Traceback" not in done.stderr
