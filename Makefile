@@ -112,13 +112,15 @@ packages:
 $(VENV)/.packages: requirements-dev.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install -qq --disable-pip-version-check -U pip setuptools wheel
+	@echo "torch $(TORCH) and the tools for tests and pictures: downloads, minutes the first time"
 	$(PY) -m pip install -qq --disable-pip-version-check torch==$(TORCH)
 	$(PY) -m pip install -qq --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
 INSTALLED := $(shell find csrc launcher solo -name '*.[chpt]*' -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
 $(VENV)/.installed: $(VENV)/.packages setup.py pyproject.toml $(INSTALLED)
-	$(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps -e . 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
+	@echo "compiling solo: a minute or two"
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps -e . 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
 	@install -m 755 build/release/solorun $(VENV)/bin/solorun # an editable install leaves it out
 	@cp -r build/release/share $(VENV)/
 	@touch $@

@@ -116,7 +116,12 @@ class Demo:
             arguments += ["--eval_every", str(2 * self.interval), "--batch", str(BATCH)]
             command = [SOLORUN, "--device_count", "2", str(SCRIPT), *arguments]
             node = job.run(0, command)
-            if job.wait(300)[0]:
+            watched = Watched(node, metrics)
+            deadline = begun + 300
+            while node.process.poll() is None and time.time() < deadline:
+                time.sleep(0.2)
+                self.show_progress(watched, "DDP")
+            if job.wait(1)[0]:
                 raise SystemExit(f"the DDP run failed:\n{node.text()[-2000:]}")
         return metrics, time.time() - begun
 
@@ -129,8 +134,9 @@ class Demo:
         for watched in self.watched:
             self.show_progress(watched)
 
-    def show_progress(self, watched: Watched) -> None:
+    def show_progress(self, watched: Watched, name: str = "") -> None:
         rank = watched.node.rank
+        name = name or f"node {rank}"
         rows = watched.rows()
         for row in rows[watched.printed :]:
             if "validation" in row:
@@ -139,12 +145,12 @@ class Demo:
                 text = f"loss {row['loss']:.3f}"
             else:
                 continue
-            self.say(f"node {rank}: step {int(row['step']):4d}  {text}", STYLES[rank])
+            self.say(f"{name}: step {int(row['step']):4d}  {text}", STYLES[rank])
         watched.printed = len(rows)
         code = watched.node.process.poll()
         if code is not None and not watched.said_end:
             watched.said_end = True
-            self.say(f"node {rank}: ended, exit code {code}", STYLES[rank])
+            self.say(f"{name}: ended, exit code {code}", STYLES[rank])
 
     def tokens(self) -> int:
         return sum(watched.step() for watched in self.watched) * BATCH * CONTEXT

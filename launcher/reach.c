@@ -102,8 +102,11 @@ static struct finding refused(const struct launch *launch, const struct solo_sta
     const char *url = launch->master_text, *next = launch_doctor(launch);
     switch (status->reach) {
     case SOLO_BAD_TOKEN:
-        return fail(CODE_TOKEN_WRONG, text_format("the master at %s refuses the token", url), text,
-                    "the same --token_file on every node", next);
+        return fail(CODE_TOKEN_WRONG,
+                    text_format(launch->token ? "the master at %s refuses the token"
+                                              : "the master at %s asks for a token; none was given",
+                                url),
+                    text, "the same --token_file on every node", next);
     case SOLO_OTHER_WIRE:
         return fail(CODE_WIRE,
                     text_format("the master at %s speaks protocol %u, this node %u", url,

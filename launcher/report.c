@@ -146,6 +146,9 @@ static struct finding look_at_master(struct launch *launch)
     if (!launch->master_text) {
         return fine("not asked");
     }
+    if (!launch->args->script && !launch->settings.of[FLAG_JOB_ID].value) {
+        launch->job_id = NULL; /* no job was named: whichever is there */
+    }
     struct finding finding = reach_once(launch, ASK_MS, &status, launch->node_rank >= 0);
     if (status.reach == SOLO_REACHED) {
         return reach_clock(launch, &status, finding);

@@ -43,6 +43,7 @@ class Report:
         self._merged_at = time.monotonic()
         self._dropped = False  # by the master, and not back yet
         self._rejoined_told = False  # by an event; the merge that brought it says the same
+        self._twins: set[Any] = set()  # who was told to train on the same data
         self._nonfinite: tuple[Any, Any] | None = None  # node and round that were told last
         self._wait_began: float | None = None
         self._wait_told = 0.0
@@ -161,6 +162,10 @@ class Report:
             kind = "taken_back"
         if kind == "donor_lost" and "node" not in event:
             kind = "stateless"
+        if kind == "twins":  # in every round: told once of each two
+            if event.get("text") in self._twins:
+                return ""
+            self._twins.add(event.get("text"))
         if kind == "nonfinite":  # one event for each part of the model that was being sent
             known_by = (event.get("node"), event.get("round"))
             if known_by == self._nonfinite:
@@ -240,8 +245,8 @@ _SENTENCES = {
     "rejoined": "fell out of the job and is back at version {version}; its last interval is lost",
     "state_lost": "no node holds version {version} any more; the job goes on from an older one",
     "taken_back": "is in the job again",
-    "twins": "nodes {node} and {other} train on the same data: give each its own, see "
-    "solo.data_rank()",
+    "twins": "{text}: half of the work is lost. Give each node its own data: solo.data_rank(), "
+    "solo.data_world_size()",
     "unreached": "node {node} cannot be reached at {text}. Check its --worker_url, and the "
     "firewall between the two",
     "stateless": "the job's state does not come ({text}); it is asked for again. The other nodes "

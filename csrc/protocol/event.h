@@ -17,7 +17,7 @@ enum event_kind {
                           many steps the anchor has moved: the contributors' weighted mean */
     EVENT_ABORTED,     /* rank: on whose account; text: why */
     EVENT_NONFINITE,   /* rank left out of this round; text: the tensor */
-    EVENT_TWINS,       /* rank and other_rank sent equal deltas: the same data */
+    EVENT_TWINS,       /* rank and other_rank sent equal deltas; a member: as text */
     EVENT_ODD,         /* rank's anchor or mean differs from the others': it is resynced */
     EVENT_SUMMONED,    /* rank is asked to merge early */
     EVENT_ALONE,       /* rank is the only member now */

@@ -19,8 +19,20 @@ static struct msg_verdict *verdict(struct master *master, enum frame_type type)
 
 /* ---- commit -------------------------------------------------------------------------------- */
 
-/* Equal deltas of two nodes: they train on the same data. */
-static void find_twins(struct master *master, struct master_out *out)
+static void tell_twins(struct msg_verdict *commit, uint32_t rank, uint32_t other_rank)
+{
+    struct text text = text_of(commit->text, sizeof commit->text);
+    commit->rank = rank;
+    text_add(&text, "nodes ");
+    text_add_uint(&text, rank);
+    text_add(&text, " and ");
+    text_add_uint(&text, other_rank);
+    text_add(&text, " train on the same data: their deltas are the same bits");
+}
+
+/* Equal deltas of two nodes: they train on the same data. The verdict says it to the members, for
+ * their users rarely read the master's log. */
+static void find_twins(struct master *master, struct msg_verdict *commit, struct master_out *out)
 {
     EACH_NODE (master, node) {
         for (struct node *other = node + 1; other < node_end; other++) {
@@ -31,6 +43,7 @@ static void find_twins(struct master *master, struct master_out *out)
                 event->id = master->round;
                 text_copy(event->text, sizeof event->text,
                           "their deltas are the same bits: both train on the same data");
+                tell_twins(commit, node->identity.node_rank, other->identity.node_rank);
             }
         }
     }
@@ -62,7 +75,7 @@ static void tell_commit(struct master *master, struct master_out *out)
 void verdict_commit(struct master *master, struct master_out *out)
 {
     struct msg_verdict *commit = verdict(master, FRAME_COMMIT);
-    find_twins(master, out);
+    find_twins(master, commit, out);
     EACH_NODE (master, node) {
         if (node->listed) {
             commit->mean_digest = node->done.mean_digest;

@@ -183,6 +183,12 @@ void merge_verdict(struct member *member, enum frame_type type, const struct msg
         control_reset(member, "the master committed a round that is not whole here", out);
         return;
     }
+    if (verdict->text[0]) {
+        struct event *event = out_event(out, EVENT_TWINS);
+        event->rank = verdict->rank;
+        event->id = verdict->id;
+        text_copy(event->text, sizeof event->text, verdict->text);
+    }
     state_drop_serves(member, out);
     member->round.phase = ROUND_APPLYING;
     member->apply_began_us = member->now_us;

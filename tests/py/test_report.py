@@ -134,3 +134,14 @@ def test_a_node_that_comes_back_is_not_announced_to_itself(
         report._looked_at = -now
         report.follow(Engine(members=members))  # type: ignore[arg-type]
     assert "joined" not in capsys.readouterr().err
+
+
+def test_nodes_on_the_same_data_are_told_once_in_words_that_name_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report(Config(node_rank=0))
+    event = '{"event": "twins", "node": 0, "text": "nodes 0 and 2 train on the same data"}'
+    report.follow(Engine(event, event))  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert said.count("nodes 0 and 2 train on the same data: half of the work") == 1
+    assert "solo.data_rank()" in said

@@ -313,14 +313,22 @@ def test_the_master_of_another_job_is_named(
             assert "belongs to job theirs, not to ours" in failure(done, 17, 78)
 
 
+def test_doctor_without_a_script_does_not_mind_whose_job_it_is(url: str) -> None:
+    with master(url, "--job_id=theirs"):
+        done = run("doctor", f"--master_url={url}")
+        assert re.search(r"^ok    master ", done.stdout, re.M)
+        assert "belongs to job" in run("doctor", f"--master_url={url}", "--job_id=ours").stdout
+
+
 def test_a_wrong_or_missing_token_is_told(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
     words = words_for(url, tmp_path, 1, "--job_id=j")
     with master(url, "--job_id=j", SOLO_TOKEN="right"):
-        for env in ({"SOLO_TOKEN": "wrong"}, {}):
-            message = failure(run(*words, script, "0", **env), 42, 77)
-            assert "refuses the token" in message
+        told = {"wrong": "refuses the token", "": "asks for a token; none was given"}
+        for token, says in told.items():
+            message = failure(run(*words, script, "0", SOLO_TOKEN=token), 42, 77)
+            assert says in message
             assert "right" not in message
         assert run(*words, script, "0", SOLO_TOKEN="right").returncode == 0
         failure(run("status", url, SOLO_TOKEN="wrong"), 42, 77)

@@ -122,6 +122,9 @@ TEST(equal_deltas_are_told_with_both_names)
     done(2, 99, 5);
     CHECK_EQ(told(EVENT_TWINS)->rank, 0);
     CHECK_EQ(told(EVENT_TWINS)->other_rank, 2);
+    const struct msg_verdict *commit = &sent(1, FRAME_COMMIT)->as.verdict;
+    CHECK_EQ(commit->rank, 0);
+    CHECK(strstr(commit->text, "nodes 0 and 2 train on the same data"));
 }
 
 TEST(a_node_with_a_nan_is_left_out_and_the_others_go_on)

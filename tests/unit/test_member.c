@@ -143,6 +143,20 @@ static void verdict(enum frame_type type, struct round_id id, bool again)
     say(&msg);
 }
 
+TEST(a_commit_that_names_twins_is_applied_and_told)
+{
+    join(1);
+    submit();
+    begin(1, 1, 1);
+    work_alone(id_of(1, 1));
+    struct msg commit = {.type = FRAME_COMMIT,
+                         .as.verdict = {.id = id_of(1, 1), .mean_digest = 1234, .text = "twins"}};
+    say(&commit);
+    CHECK(find(ACTION_APPLY));
+    CHECK_EQ(out.events[0].kind, EVENT_TWINS);
+    CHECK(strcmp(out.events[0].text, "twins") == 0);
+}
+
 TEST(a_lone_member_merges_from_submit_to_complete)
 {
     join(1);
