@@ -251,7 +251,8 @@ int solo_leave(struct solo *solo, int finished, const char *reason);
  * in flight ends with SOLO_ECLOSED first. NULL is allowed. */
 void solo_close(struct solo *solo);
 
-/* Bytes that solo_attach will allocate for this model with this configuration. */
+/* Bytes that solo_attach will allocate for this model with this configuration; 0: it would refuse
+ * the model, and the text says why. */
 uint64_t solo_memory_needed(const struct solo_config *config, const struct solo_tensor *tensors,
                             size_t count);
 

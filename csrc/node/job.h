@@ -101,7 +101,7 @@ bool job_give_values(struct job *job, void *const *data); /* the anchor into the
 bool job_fetch_hash(struct job *job);                     /* of what was fetched: walk_digest */
 
 /* ---- a round --------------------------------------------------------------------------- */
-/* Borrows `data` until the next job_begin, job_release, or the end of job_apply. */
+/* Borrows `data` until the next job_begin or the end of job_apply. */
 int job_begin(struct job *job, const struct job_round *round, void *const *data);
 
 uint32_t job_chunk_bytes(const struct job *job, uint32_t chunk); /* encoded */

@@ -155,7 +155,7 @@ static bool take_pass(struct job *job, const struct job_tile *tile, struct vec_p
     pass->next_lanes = job->step_digest.lanes;
     pass->momentum_lanes = job->step_momentum_digest.lanes;
     if (cpu_vec()->merge_pass(pass, tile->count) >= F32_INF) {
-        return false;
+        return false; /* the digests have some of it, but the single steps will end the attempt */
     }
     digest_fed(digest, tile->bytes);
     digest_fed(&job->step_digest, tile->bytes);

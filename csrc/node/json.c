@@ -75,18 +75,6 @@ void json_hex(struct json *json, const char *key, uint64_t value)
     add_field(json, field, (size_t)length);
 }
 
-void json_u32s(struct json *json, const char *key, const uint32_t *values, size_t count)
-{
-    char field[JSON_FIELD_MAX];
-    size_t used = (size_t)snprintf(field, sizeof field, "\"%s\": [", key);
-    for (size_t i = 0; i < count && used + 16 < sizeof field; i++) {
-        used += (size_t)snprintf(field + used, sizeof field - used, i ? ", %" PRIu32 : "%" PRIu32,
-                                 values[i]);
-    }
-    field[used++] = ']';
-    add_field(json, field, used);
-}
-
 size_t json_end(struct json *json)
 {
     json->text[json->used++] = '}';

@@ -21,7 +21,6 @@ void json_text(struct json *json, const char *key, const char *value);
 void json_u64(struct json *json, const char *key, uint64_t value);
 void json_millionths(struct json *json, const char *key, uint64_t value); /* "1.234567" */
 void json_hex(struct json *json, const char *key, uint64_t value);        /* "00ff..", 16 digits */
-void json_u32s(struct json *json, const char *key, const uint32_t *values, size_t count);
 size_t json_end(struct json *json); /* the length, without the final zero */
 
 #endif

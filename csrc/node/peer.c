@@ -23,7 +23,7 @@ static int find_room(struct solo *solo, const struct peer_link *peer, const stru
 {
     struct job *job = &solo->job;
     if (frame->type == FRAME_DELTA) {
-        uint32_t slot = solo->member.peers[peer->index].slot;
+        uint32_t slot = solo->member.peers[peer->index].round_slot; /* by which it was judged */
         return job_room_delta(job, slot, frame->chunk, frame->size, room_out);
     }
     if (frame->type == FRAME_MEAN) {
@@ -65,7 +65,8 @@ static int take_payload(struct solo *solo, const struct peer_link *peer, const s
 {
     struct job *job = &solo->job;
     if (frame->type == FRAME_DELTA) {
-        return job_take_delta(job, solo->member.peers[peer->index].slot, frame->chunk, payload);
+        return job_take_delta(job, solo->member.peers[peer->index].round_slot, frame->chunk,
+                              payload);
     }
     return frame->type == FRAME_MEAN ? job_take_mean(job, frame->chunk, payload) : 0;
 }

@@ -241,12 +241,14 @@ int solo_read_anchor(struct solo *solo, size_t tensor, float *anchor, float *mom
 uint64_t solo_memory_needed(const struct solo_config *config, const struct solo_tensor *tensors,
                             size_t count)
 {
+    struct solo_config known = {0}; /* fields that the caller's header does not have are 0 */
     struct layout layout;
+    memcpy(&known, config, config->size < sizeof known ? config->size : sizeof known);
     if (layout_init(&layout, tensors, count) < 0) {
         return 0;
     }
-    struct job_config job = {config->codec, {0}};
-    if (rule_parse(config->outer, &job.rule) < 0) {
+    struct job_config job = {known.codec, {0}};
+    if (rule_parse(known.outer, &job.rule) < 0) {
         job.rule = (struct rule){0};
     }
     uint64_t bytes = job_bytes(&layout, &job) + sizeof(struct solo);

@@ -30,6 +30,7 @@ struct client {
 struct solo_master {
     struct loop *loop;
     struct door *door;
+    int listen_fd; /* until the door has it; 0: none */
     struct client clients[MASTER_CONNS_MAX];
     struct master master;
     struct master_out out;
@@ -298,7 +299,8 @@ static int name_holder(const struct solo_master_config *config, int rc)
 
 static int open_door(struct solo_master *service, const struct solo_master_config *config)
 {
-    int fd = config->listen_fd;
+    int fd = service->listen_fd;
+    service->listen_fd = 0;
     if (fd <= 0) {
         struct solo_url url;
         uint16_t port;
@@ -399,9 +401,11 @@ int solo_master_open(const struct solo_master_config *from, struct solo_master *
     }
     struct solo_master *service = calloc(1, sizeof *service);
     if (!service) {
+        sock_close(config.listen_fd);
         return err_set(SOLO_ENOMEM, "no memory for the master");
     }
     service->events.fd = -1;
+    service->listen_fd = config.listen_fd;
     int rc = open_service(service, &config);
     if (rc < 0) {
         solo_master_close(service);
@@ -431,6 +435,7 @@ void solo_master_close(struct solo_master *service)
         return;
     }
     door_close(service->door);
+    sock_close(service->listen_fd);
     for (uint32_t i = 0; i < MASTER_CONNS_MAX; i++) {
         conn_free(service->clients[i].conn);
     }

@@ -135,19 +135,6 @@ static void let_in(struct door *door, int fd, const struct addr *from)
     guest->number = door->came++;
 }
 
-static void watch(struct door *door)
-{
-    loop_watch(door->config.loop, &door->tcp, EPOLLIN);
-    if (door->local.fd >= 0) {
-        loop_watch(door->config.loop, &door->local, EPOLLIN);
-    }
-}
-
-static void on_rested(void *context)
-{
-    watch(context);
-}
-
 /* Out of descriptors: the backlog waits, instead of waking us without end. */
 static void rest(struct door *door)
 {
@@ -156,6 +143,19 @@ static void rest(struct door *door)
     loop_unwatch(loop, &door->local);
     loop_timer_set(loop, &door->rest, loop_now(loop) + REST_US);
     tell_refused(door, "?", SOLO_ESYS, err_text());
+}
+
+static int watch(struct door *door)
+{
+    TRY(loop_watch(door->config.loop, &door->tcp, EPOLLIN));
+    return door->local.fd < 0 ? 0 : loop_watch(door->config.loop, &door->local, EPOLLIN);
+}
+
+static void on_rested(void *context)
+{
+    if (watch(context) < 0) { /* or nobody would ever be let in again */
+        rest(context);
+    }
 }
 
 static void on_tcp(void *context, uint32_t events)

@@ -73,8 +73,9 @@ static void process_words(const char *pid, char *out, size_t size)
         fclose(file);
     }
     out[count] = 0;
-    for (size_t i = 0; i + 1 < count; i++) {
-        out[i] = out[i] ? out[i] : ' ';
+    for (size_t i = 0; i + 1 < count;
+         i++) { /* zeros between them, and what a terminal would obey */
+        out[i] = (unsigned char)out[i] < ' ' || out[i] == 0x7f ? ' ' : out[i];
     }
     if (!out[0]) {
         snprintf(out, size, "?");

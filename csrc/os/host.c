@@ -94,31 +94,6 @@ uint32_t host_cores(void)
     return cores ? cores : 1;
 }
 
-/* The number in a file; `otherwise` if there is none ("max"). */
-static uint64_t file_number(const char *path, uint64_t otherwise)
-{
-    char text[64], *end = text;
-    slurp(path, text, sizeof text);
-    uint64_t value = strtoull(text, &end, 10);
-    return end == text ? otherwise : value;
-}
-
-uint64_t host_memory_free(void)
-{
-    char text[4096];
-    slurp("/proc/meminfo", text, sizeof text);
-    const char *line = strstr(text, "MemAvailable:");
-    uint64_t machine = line ? strtoull(line + 13, NULL, 10) * 1024u : UINT64_MAX;
-    uint64_t limit = file_number("/sys/fs/cgroup/memory.max", UINT64_MAX);
-    uint64_t used = file_number("/sys/fs/cgroup/memory.current", 0);
-    if (limit == UINT64_MAX) {
-        limit = file_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", UINT64_MAX);
-        used = file_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0);
-    }
-    uint64_t group = limit > used ? limit - used : 0;
-    return group < machine ? group : machine;
-}
-
 int host_random(void *out, size_t size)
 {
     uint8_t *at = out;

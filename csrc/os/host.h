@@ -20,9 +20,6 @@ uint64_t host_pid(void);
 /* Cores this process may use: its affinity, cut by the control group's quota; at least 1. */
 uint32_t host_cores(void);
 
-/* Bytes that can be allocated before the machine or the control group runs out. */
-uint64_t host_memory_free(void);
-
 /* Random bytes fit for secrets. SOLO_ESYS if the kernel has none: never a weaker source. */
 int host_random(void *out, size_t size);
 

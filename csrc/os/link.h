@@ -86,6 +86,5 @@ uint32_t link_streams(const struct link *link);           /* that stand now */
 uint32_t link_rtt_us(const struct link *link);
 uint64_t link_sent_bytes(const struct link *link);
 uint64_t link_received_bytes(const struct link *link);
-const char *link_peer(const struct link *link);
 
 #endif

@@ -69,8 +69,3 @@ uint64_t link_received_bytes(const struct link *link)
     }
     return bytes;
 }
-
-const char *link_peer(const struct link *link)
-{
-    return link->peer;
-}

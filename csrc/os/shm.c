@@ -294,11 +294,3 @@ int shm_accept(int listen_fd, int *fd_out)
     *fd_out = fd;
     return 0;
 }
-
-uint64_t shm_peer_pid(int socket)
-{
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    bool known = getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid > 0;
-    return known ? (uint64_t)peer.pid : 0;
-}

@@ -46,7 +46,5 @@ int shm_receive_fds(int socket, void *bytes, size_t size, int *fds, uint32_t fd_
 int shm_listen(const char *name, int *fd_out);
 int shm_connect(const char *name, int *fd_out);
 int shm_accept(int listen_fd, int *fd_out); /* SOLO_EAGAIN: none */
-/* The process at the other end; 0: unknown. */
-uint64_t shm_peer_pid(int socket);
 
 #endif

@@ -304,13 +304,6 @@ int sock_local(int fd, struct addr *out)
     return rc < 0 ? err_errno("getsockname") : 0;
 }
 
-int sock_remote(int fd, struct addr *out)
-{
-    *out = (struct addr){.size = sizeof out->bytes};
-    int rc = getpeername(fd, (struct sockaddr *)&out->bytes, &out->size);
-    return rc < 0 ? err_errno("getpeername") : 0;
-}
-
 uint32_t sock_rtt_us(int fd)
 {
     struct tcp_info info = {0};
@@ -335,6 +328,13 @@ uint64_t sock_send_bytes_max(void)
         most = strtoull(at, &at, 10);
     }
     return most ? most : SEND_BYTES_GUESS;
+}
+
+void sock_close(int fd)
+{
+    if (fd > 0) {
+        close(fd);
+    }
 }
 
 void sock_reset(int fd)

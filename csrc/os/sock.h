@@ -30,14 +30,14 @@ int sock_connect_error(int number, const struct addr *to, enum solo_reach *reach
 /* One waiting connection. SOLO_EAGAIN: none. Gives *fd_out. */
 int sock_accept(int listen_fd, int *fd_out, struct addr *from_out);
 
-int sock_options(int fd); /* what sock_connect and sock_accept set */
+int sock_options(int fd); /* what sock_connect sets; for an accepted one, when it is to stay */
 /* As soon as it is connected, while only that round trip was measured: on a path shorter than 1 ms
  * a loss-based congestion control in place of BBR. */
 void sock_suit_path(int fd);
 int sock_local(int fd, struct addr *out);
-int sock_remote(int fd, struct addr *out);
 uint32_t sock_rtt_us(int fd);       /* smoothed, as the kernel measured it; 0: unknown */
 uint64_t sock_send_bytes_max(void); /* the most one TCP stream may have in flight (tcp_wmem) */
+void sock_close(int fd);            /* of none (0 or less): nothing */
 void sock_reset(int fd);            /* closes with RST: for aborts alone */
 
 /* Who listens on this TCP port on this host, in words ("pid 4711 (python3)"); "" if it cannot

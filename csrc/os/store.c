@@ -49,7 +49,7 @@ static int open_temporary(struct store *store)
 {
     for (;;) {
         struct stat ours, there;
-        store->fd = open(store->temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        store->fd = open(store->temporary, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (store->fd < 0) {
             return err_errno("cannot write %.200s", store->temporary);
         }
@@ -183,7 +183,7 @@ int store_open(const char *folder, const char *name, int *fd_out, uint64_t *size
 {
     char path[STORE_PATH_MAX];
     TRY(make_path(path, folder, name, ""));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO there must not hang us */
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
         return err_set(SOLO_ENOENT, "there is no %.200s", path);
     }

@@ -10,6 +10,7 @@
 
 #define SLICE_MS    100u  /* how long a wait runs before Python may handle a signal */
 #define EVENT_BYTES 8192u /* the longest event in JSON */
+#define FOREVER_S   1e9   /* a longer wait is none */
 #define EVENTS_MAX  256   /* events given by one call */
 
 typedef struct {
@@ -216,7 +217,9 @@ static PyObject *engine_wait(PyObject *object, PyObject *seconds)
         return py_raise_text(SOLO_EINUSE, "another thread waits for this merge already");
     }
     struct solo_result result = {.size = sizeof result};
-    uint64_t left_ms = timeout <= 0 ? 0 : (uint64_t)(timeout * 1e3);
+    uint64_t left_ms = timeout > 0
+                           ? (uint64_t)(timeout < FOREVER_S ? timeout * 1e3 : FOREVER_S * 1e3)
+                           : 0; /* no number: only looks */
     for (;;) {
         uint32_t slice_ms = left_ms < SLICE_MS ? (uint32_t)left_ms : SLICE_MS;
         struct solo_handle *handle = self->handle;

@@ -66,7 +66,7 @@ static PyObject *memory_needed(PyObject *module, PyObject *arguments, PyObject *
     }
     uint64_t bytes = solo_memory_needed(&config, layout.tensors, (size_t)layout.count);
     py_layout_free(&layout);
-    return PyLong_FromUnsignedLongLong(bytes);
+    return bytes ? PyLong_FromUnsignedLongLong(bytes) : py_raise(SOLO_EINVAL);
 }
 
 static int add_type(PyObject *module, PyObject *(*make)(PyObject *))

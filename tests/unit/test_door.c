@@ -1,4 +1,7 @@
 /* Strangers at the door: none of them disturbs those who may come in. */
+#include <fcntl.h>
+#include <sys/resource.h>
+
 #include "conn_world.h"
 
 TEST(a_wrong_token_is_refused_on_both_sides)
@@ -184,5 +187,45 @@ TEST(refused_and_unknown_hosts_are_told_apart)
     CHECK_EQ(conn_dial(&config, &gone, &client.conn), 0);
     UNTIL(client.lost == 2);
     CHECK_EQ(conn_reach(client.conn), SOLO_NO_NAME);
+    close_door();
+}
+
+/* The one of our descriptors that listens at the door's port. */
+static int listener(void)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        int listens = 0;
+        socklen_t size = sizeof listens;
+        struct addr bound;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens &&
+            sock_local(fd, &bound) == 0 && addr_port(&bound) == here.port) {
+            return fd;
+        }
+    }
+    return -1;
+}
+
+TEST(a_door_without_descriptors_rests_until_it_can_be_watched_again)
+{
+    struct rlimit before, full;
+    open_door("127.0.0.1", "secret", 0);
+    int port = listener(), stranger = knock(), next = dup(stranger);
+    CHECK(port > 0 && next > 0);
+    close(next);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    full = (struct rlimit){.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+    UNTIL(refused == 1);
+    CHECK_EQ(refused_rc, SOLO_ESYS);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    int kept = dup(port), other = open("/dev/null", O_RDONLY); /* which epoll does not take */
+    CHECK_EQ(dup2(other, port), port);
+    UNTIL(refused == 3);
+    CHECK_HAS(refused_text, "cannot watch");
+    CHECK_EQ(dup2(kept, port), port);
+    close(kept);
+    close(other);
+    connect_both("secret");
+    close(stranger);
     close_door();
 }

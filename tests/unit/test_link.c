@@ -249,8 +249,9 @@ TEST(finishing_sends_what_waits_over_all_streams)
 static void break_a_stream(void)
 {
     for (int fd = 3; fd < 256; fd++) { /* any TCP socket of ours that is connected */
-        struct addr remote;
-        if (sock_remote(fd, &remote) == 0 && addr_port(&remote) == here.port) {
+        struct addr remote = {.size = sizeof remote.bytes};
+        if (getpeername(fd, (struct sockaddr *)&remote.bytes, &remote.size) == 0 &&
+            addr_port(&remote) == here.port) {
             shutdown(fd, SHUT_RDWR);
             return;
         }

@@ -373,3 +373,37 @@ TEST(a_state_file_is_named_by_job_and_node_without_odd_letters)
     state_name("../my job/é", 3, name, sizeof name);
     CHECK_STR(name, "_._my_job___-3.state");
 }
+
+/* Where others may write too, a link in the temporary file's place is nobody's but theirs. */
+TEST(a_link_in_the_way_is_not_written_through)
+{
+    make_values(1);
+    char victim[128], link[160];
+    snprintf(victim, sizeof victim, "%s/x.state", folder);
+    snprintf(link, sizeof link, "%s/x.state.%d.tmp", folder, (int)getpid());
+    FILE *file = fopen(victim, "w");
+    CHECK(file && fputs("mine", file) >= 0);
+    fclose(file);
+    CHECK_EQ(symlink(victim, link), 0);
+    struct store store;
+    CHECK_EQ(store_begin(&store, folder, "x.state"), SOLO_ESYS);
+    CHECK_HAS(solo_error_text(), "cannot write");
+    struct stat status;
+    CHECK_EQ(stat(victim, &status), 0);
+    CHECK_EQ(status.st_size, 4);
+    CHECK_EQ(unlink(link), 0);
+}
+
+TEST(a_fifo_in_the_states_place_does_not_hang_the_start)
+{
+    make_values(1);
+    char path[128];
+    snprintf(path, sizeof path, "%s/x.state", folder);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    struct job job;
+    struct state_version version;
+    open_job(&job, "avg", ELEMENTS);
+    CHECK_EQ(state_read(&job, folder, "x.state", &version), SOLO_ECORRUPT);
+    CHECK_HAS(solo_error_text(), "ends too early");
+    job_close(&job);
+}
