@@ -237,10 +237,12 @@ static struct finding choose_count(const struct device_request *request, const s
 {
     const char *text = request->count;
     uint64_t count;
-    bool automatic = text && strcmp(text, "auto") == 0;
     if (!text) {
         out->count = pool->count && request->gpu_count ? pool->count : 1;
-    } else if (strcmp(text, "cpu") == 0 || (automatic && !pool->count)) {
+        return fine("%d", out->count);
+    }
+    bool automatic = strcmp(text, "auto") == 0;
+    if (strcmp(text, "cpu") == 0 || (automatic && !pool->count)) {
         out->count = request->core_count;
     } else if (automatic || strcmp(text, "gpu") == 0) {
         out->count = pool->count;
@@ -252,7 +254,7 @@ static struct finding choose_count(const struct device_request *request, const s
     }
     bool bounded = pool->limited ? pool->count > 0 : request->gpu_count > 0 && pool->count > 0;
     if (out->count == 0 || (bounded && out->count > pool->count && strcmp(text, "cpu") != 0)) {
-        if (text && !request->count_explicit && pool->count > 0) {
+        if (!request->count_explicit && pool->count > 0) {
             out->count = pool->count; /* a scheduler speaks of the node, not of this process */
             return fine("%d", out->count);
         }

@@ -58,12 +58,7 @@ char *machine_numeric(const struct address *address)
 
 bool machine_is_loopback(const struct address *address)
 {
-    if (address->bytes.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->bytes;
-        return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-    }
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address->bytes;
-    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+    return solo_is_loopback(machine_numeric(address));
 }
 
 static void set_port(struct address *address, uint16_t port)
@@ -90,15 +85,10 @@ bool machine_is_local(const struct address *address)
 
 char *machine_route_source(const struct address *to)
 {
-    int fd = socket(to->bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return NULL;
-    }
-    struct address source = {.size = sizeof source.bytes};
-    bool found = connect(fd, (const struct sockaddr *)&to->bytes, to->size) == 0 &&
-                 getsockname(fd, (struct sockaddr *)&source.bytes, &source.size) == 0;
-    close(fd);
-    return found ? machine_numeric(&source) : NULL;
+    struct solo_url url = {.port = 1};
+    char source[SOLO_NAME_MAX];
+    snprintf(url.host, sizeof url.host, "%s", machine_numeric(to));
+    return solo_route_address(&url, source, sizeof source) < 0 ? NULL : text_copy(source);
 }
 
 char *machine_interface(const char *numeric)

@@ -1,7 +1,9 @@
 /* main.c - solorun: checks, starts the master on node 0, then becomes torchrun. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "help.h"
@@ -146,10 +148,24 @@ static int run_command(struct launch *launch)
     return strcmp(name, "doctor") == 0 ? report_doctor(launch, json) : run_master(launch);
 }
 
+/* Closed by whoever started us, their numbers would go to the first sockets and files that are opened,
+ * and these would be lost when the master takes its log for its output. */
+static void hold_standard_streams(void)
+{
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) {
+        close(fd);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct args args;
     struct launch launch;
+    hold_standard_streams();
     message_style("auto", "text");
     die_if_failed(args_parse(argc, argv, &args));
     if (args.value[FLAG_HELP] || args.value[FLAG_HELP_ALL]) {

@@ -321,8 +321,8 @@ static void bound_log(const char *path)
     }
     char former[PATH_MAX];
     snprintf(former, sizeof former, "%s.1", path);
-    /* Another master of this job may have moved it: then that one's is gone on with. */
-    bool moved = stat(path, &there) == 0 && there.st_ino != status.st_ino;
+    /* Another master of this job may have moved it: then that one's is gone on with, or made. */
+    bool moved = stat(path, &there) < 0 || there.st_ino != status.st_ino;
     int fd =
         moved || rename(path, former) == 0 ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
     if (fd < 0) { /* the folder is gone, or refuses: the limit holds nevertheless */

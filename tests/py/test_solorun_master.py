@@ -144,6 +144,38 @@ def test_a_master_log_that_is_too_large_begins_anew_and_is_kept_once(
     assert log.stat().st_size < 1 << 20
 
 
+def test_a_master_whose_log_another_has_moved_writes_into_the_fresh_one(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    log = tmp_path / "logs" / "train" / "master.log"
+    former = log.with_name("master.log.1")
+    node = start(*words_for(url, tmp_path, 0, "--lease=500ms"), script, "30")
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.kill)
+        assert node.stdout
+        assert node.stdout.readline() == "up\n"
+        log.rename(former)
+        os.truncate(former, 17 << 20)
+        with member(url, job_id="train", node_rank=1):
+            until(log.exists)
+        until(lambda: "killed, crashed" in log.read_text())
+    node.wait()
+    assert former.stat().st_size > 17 << 20
+
+
+def test_a_node_whose_standard_streams_were_closed_starts_its_master(
+    tmp_path: pathlib.Path, script: pathlib.Path, url: str
+) -> None:
+    closed = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+    node = start(*words_for(url, tmp_path, 0, "--lease=500ms"), script, "30", prefix=closed)
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.wait)
+        stack.callback(node.kill)
+        until(lambda: run("status", "--json", url).returncode == 0)
+        with member(url, job_id="train", node_rank=1):
+            until(lambda: status(url)["member_count"])
+
+
 LATE_CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
