@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
     from solo.interval import IntervalSync
     from solo.job import data_rank, data_world_size, init, job_step, members, version
-    from solo.load import CheckpointError, inspect, load, load_into, save
+    from solo.load import CheckpointError, inspect, load_into, save
+    from solo.load import callable_module as load
     from solo.merger import Member
     from solo.options import Options
 

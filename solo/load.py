@@ -311,13 +311,31 @@ class _Callable(types.ModuleType):
 
     __signature__ = signature(load)
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return load(*args, **options)
+    if TYPE_CHECKING:  # what a checker of types is to find in ``solo.load``
+        __call__ = staticmethod(load)
+        load = staticmethod(load)
+        load_into = staticmethod(load_into)
+        load_script = staticmethod(load_script)
+        inspect = staticmethod(inspect)
+        materialize = staticmethod(materialize)
+        release = staticmethod(release)
+        save = staticmethod(save)
+        CheckpointError = CheckpointError
+        Inspection = Inspection
+        Placeholder = Placeholder
+        Problem = Problem
+    else:
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return load(*args, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that ``pool.map(solo.load, paths)`` can send it."""
         return (importlib.import_module, (self.__name__,))
 
+
+if TYPE_CHECKING:
+    callable_module: _Callable  # this one
 
 if __name__ == "__main__":
     from solo._load.cli import main

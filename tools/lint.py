@@ -70,7 +70,8 @@ def main() -> int:
     verdicts.append(run("ruff format", [*python, "ruff", "format", "-q", *how, "."]))
     if fix:
         return not all(verdicts)
-    verdicts.append(run("mypy --strict", [*python, "mypy", "--strict", "solo"]))
+    typed = ["solo", "tests/py/typed_use.py"]
+    verdicts.append(run("mypy --strict", [*python, "mypy", "--strict", *typed]))
     verdicts.append(
         run(
             "layers",

@@ -380,7 +380,7 @@ void member_waiting_for(const struct member *member, char *buffer, uint32_t size
         return;
     }
     if (member->control != CONTROL_ADMITTED) {
-        text_add(&text, "the master does not answer");
+        text_add(&text, "the master, which does not answer");
     } else if (member->catchup.active) {
         text_add(&text, member->catchup.own ? "its own anchor" : "donors of the anchor");
     } else if (member->state == MEMBER_IN_ROUND && member->round.phase == ROUND_EXCHANGING) {

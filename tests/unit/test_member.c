@@ -425,7 +425,7 @@ TEST(a_merge_gives_up_after_the_timeout_and_says_whom_it_waited_for)
     }
     CHECK(find(ACTION_COMPLETE));
     CHECK_EQ(out.result.rc, SOLO_ETIMEDOUT);
-    CHECK_HAS(member.text, "the master does not answer");
+    CHECK_HAS(member.text, "waited for the master, which does not answer");
 }
 
 TEST(a_wrong_token_ends_a_member_that_never_joined)
