@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #define SOLO_VERSION      "0.1.0"
-#define SOLO_WIRE_VERSION 2u /* two nodes must agree on it; any change of wire/ raises it */
+#define SOLO_WIRE_VERSION 3u /* two nodes must agree on it; any change of wire/ raises it */
 #define SOLO_ABI_VERSION  1u
 #define SOLO_PORT_DEFAULT 29400u
 #define SOLO_NAME_MAX     128u /* bytes of a host, job or tensor name kept in messages */

@@ -90,11 +90,6 @@ static int init_member(struct solo *solo)
     TRY(host_random(&identity->instance, sizeof identity->instance));
     TRY(host_random(&config.seed, sizeof config.seed));
     snprintf(identity->name, sizeof identity->name, "%s", settings->node_name);
-    uint8_t boot[HOST_BOOT_ID_BYTES];
-    (void)host_boot_id(boot); /* random if the kernel hides it: then equal to nobody's */
-    for (size_t i = 0; i < sizeof boot; i++) {
-        snprintf(identity->host_id + 2 * i, 3, "%02x", boot[i]);
-    }
     member_init(&solo->member, &config);
     return 0;
 }

@@ -85,16 +85,10 @@ static bool settings_differ(const struct master *master, const struct msg_join *
            differ(master, join, conn, SOLO_EMISMATCH, "--codec", theirs->codec, ours->codec, out);
 }
 
-/* host_id is "machine:boot": the same machine booted again is a restart for sure. */
-static bool rebooted(const char *a, const char *b)
-{
-    const char *colon = strchr(a, ':');
-    return colon && strncmp(a, b, (size_t)(colon - a) + 1) == 0 && strcmp(a, b) != 0;
-}
-
 /* A process that died has its connection closed by its kernel, so a live connection is a live
  * node: the newcomer is refused, once with the advice to try again, in case the news of the old
- * one's death is still on its way. */
+ * one's death is still on its way. (Of a machine that lost power there is no news before the lease
+ * ends, which is sooner than it has booted.) */
 static bool rank_taken(struct master *master, const struct msg_join *join, uint32_t conn,
                        struct master_out *out)
 {
@@ -102,8 +96,7 @@ static bool rank_taken(struct master *master, const struct msg_join *join, uint3
     if (!old) {
         return false;
     }
-    if (old->identity.instance == join->identity.instance ||
-        rebooted(old->identity.host_id, join->identity.host_id)) {
+    if (old->identity.instance == join->identity.instance) {
         master_close(out, old->conn);
         join_gone(master, old, false, SOLO_ECLOSED, "it came back over another connection", out);
         return false;

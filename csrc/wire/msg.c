@@ -73,7 +73,6 @@ static void fields_join(struct fields *f, struct msg_join *join)
 {
     FIELD_TEXT(f, "job_id", join->job_id);
     fields_identity(f, &join->identity);
-    FIELD_TEXT(f, "host_id", join->identity.host_id);
     fields_settings(f, &join->settings);
     fields_held(f, &join->held);
     FIELD_BOOL(f, "returning", join->returning);
@@ -118,7 +117,6 @@ static void fields_members(struct fields *f, struct msg_members *members)
         fields_identity(f, &members->rows[i].identity);
         FIELD_BOOL(f, "founder", members->rows[i].founder);
         members->rows[i].listed = i < members->listed_count;
-        members->rows[i].identity.host_id[0] = 0;
     }
     FIELD_COUNT(f, "gone_count", members->gone_count, MSG_GONE_MAX);
     for (uint32_t i = 0; f->ok && i < members->gone_count; i++) {
@@ -263,9 +261,6 @@ static void fields_status(struct fields *f, struct msg_status *status)
         FIELD_UINT(f, "version", row->version, 8);
         FIELD_UINT(f, "last_seen_ms", row->last_seen_ms, 8);
         FIELD_TEXT(f, "left", row->left);
-        if (!f->write) {
-            row->identity.host_id[0] = 0;
-        }
     }
 }
 

@@ -41,7 +41,6 @@ struct msg_identity {
     uint32_t node_rank, device_count;
     uint64_t instance; /* random, one per process: a restart has another */
     char name[MSG_TEXT_MAX], address[MSG_TEXT_MAX]; /* of the node; where its data port is */
-    char host_id[MSG_TEXT_MAX]; /* machine and boot: same rank and host_id = a restart of it */
 };
 
 struct msg_held { /* the anchor that a member holds */
@@ -90,9 +89,9 @@ enum member_standing {
 };
 const char *standing_name(enum member_standing standing);
 
-struct msg_member {               /* a row of MEMBERS: members first, in slot order, then joiners */
-    struct msg_identity identity; /* host_id is not sent */
-    bool listed;                  /* false: a joiner, without a slot */
+struct msg_member { /* a row of MEMBERS: members first, in slot order, then joiners */
+    struct msg_identity identity;
+    bool listed; /* false: a joiner, without a slot */
     bool founder;
 };
 

@@ -179,7 +179,7 @@ def test_version_names_torch_without_importing_it() -> None:
 
     done = run("--version")
     assert f"torch {torch.__version__}" in done.stdout
-    assert "solorun 0.1.0 (wire 2)" in done.stdout
+    assert "solorun 0.1.0 (wire 3)" in done.stdout
 
 
 def test_a_script_may_have_a_commands_name(tmp_path: pathlib.Path) -> None:

@@ -74,8 +74,6 @@ void node_start(struct world *world, uint32_t proc)
     snprintf(config.job_id, sizeof config.job_id, "sim");
     snprintf(config.identity.name, sizeof config.identity.name, "node%u", node->rank);
     snprintf(config.identity.address, sizeof config.identity.address, "%u", proc);
-    snprintf(config.identity.host_id, sizeof config.identity.host_id, "host%u:%u", proc,
-             world->procs[proc].life);
     member_init(node->member, &config);
     sim_trace(world, "n%u starts, life %u", node->rank, world->procs[proc].life);
     struct member_event start = {.type = MEMBER_START};

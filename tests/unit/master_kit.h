@@ -100,7 +100,6 @@ static inline struct msg join_of(uint32_t rank)
     join->identity.instance = 100 + rank;
     snprintf(join->identity.name, MSG_TEXT_MAX, "host%u", rank);
     snprintf(join->identity.address, MSG_TEXT_MAX, "10.0.0.%u:1", rank);
-    snprintf(join->identity.host_id, MSG_TEXT_MAX, "machine%u:boot1", rank);
     strcpy(join->settings.interval, "100");
     strcpy(join->settings.codec, "fp32");
     join->settings.elements[0] = 1000;

@@ -158,7 +158,7 @@ TEST(another_wire_version_is_told_in_words_to_both)
     begin("secret", "secret");
     client.out[8]++;
     CHECK_EQ(move(&client, &server, 80), SOLO_EVERSION);
-    CHECK_HAS(solo_error_text(), "wire version 3, this one 2");
+    CHECK_HAS(solo_error_text(), "wire version 4, this one 3");
     CHECK_EQ(move(&server, &client, 80), SOLO_EVERSION);
     CHECK_EQ(client.reach, SOLO_OTHER_WIRE);
 }

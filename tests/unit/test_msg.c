@@ -26,7 +26,6 @@ TEST(a_join_comes_back_with_all_it_says)
     struct msg_join *join = &msg.as.join;
     strcpy(join->job_id, "train");
     fill_identity(&join->identity, 3);
-    strcpy(join->identity.host_id, "m:b");
     strcpy(join->settings.interval, "0:1,500:16");
     join->settings.elements[SOLO_MAX] = 12;
     join->held = (struct msg_held){true, 7, 99, 700};
@@ -37,7 +36,6 @@ TEST(a_join_comes_back_with_all_it_says)
     trip(&msg, &back);
     CHECK_STR(back.as.join.settings.interval, "0:1,500:16");
     CHECK_STR(back.as.join.identity.address, "10.0.0.3:29500");
-    CHECK_STR(back.as.join.identity.host_id, "m:b");
     CHECK_EQ(back.as.join.settings.elements[SOLO_MAX], 12);
     CHECK(back.as.join.held.held && back.as.join.returning && !back.as.join.founder);
     CHECK(round_id_equal(back.as.join.doubt, join->doubt));
