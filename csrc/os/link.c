@@ -78,7 +78,7 @@ static uint32_t streams_used(const struct link *link)
 static void measure(struct link *link)
 {
     uint32_t wanted = pace_measure(&link->pace, loop_now(link->config.loop), link_sent_bytes(link),
-                                   link->queue.count > 0, link->send_bytes_max);
+                                   link->queue.count > 0, link->send_bytes_max, link_streams(link));
     uint32_t most = link->config.streams_max ? link->config.streams_max : LINK_STREAMS_MAX;
     wanted = wanted < most ? wanted : most;
     if (link->config.streams == 0 && wanted > link->streams_wanted) {

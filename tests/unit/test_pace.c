@@ -14,17 +14,33 @@ TEST(streams_follow_bandwidth_times_round_trip)
     CHECK_EQ(pace_streams(12500000000u, 100000, WINDOW), LINK_STREAMS_MAX);
 }
 
-TEST(a_rate_is_measured_over_whole_windows_in_which_frames_always_wait)
+TEST(a_rate_is_measured_over_the_time_in_which_frames_wait)
 {
     struct pace pace = {0};
     uint64_t second = 1000000;
     pace_rtt(&pace, 0);
     pace_rtt(&pace, 100000);
-    pace_rtt(&pace, 300000); /* its own queue: not the path's */
     CHECK_EQ(pace.rtt_us, 100000);
-    CHECK_EQ(pace_measure(&pace, 1 * second, 0, true, WINDOW), 0);
-    CHECK_EQ(pace_measure(&pace, 1 * second + 200000, 4 << 20, true, WINDOW), 0); /* < 4 RTT */
-    CHECK_EQ(pace_measure(&pace, 2 * second, 27u << 20, true, WINDOW), 2);
-    CHECK_EQ(pace_measure(&pace, 3 * second, 42u << 20, false, WINDOW), 0);
-    CHECK_EQ(pace_measure(&pace, 9 * second, 84u << 20, true, WINDOW), 0); /* begins anew */
+    CHECK_EQ(pace_measure(&pace, 1 * second, 0, true, WINDOW, 1), 0);
+    CHECK_EQ(pace_measure(&pace, 1 * second + 150000, 4 << 20, true, WINDOW, 1), 0); /* < 2 RTT */
+    CHECK_EQ(pace_measure(&pace, 1 * second + 200000, 8 << 20, false, WINDOW, 1), 0);
+    CHECK_EQ(pace_measure(&pace, 9 * second, 16 << 20, true, WINDOW, 1), 0); /* the next call */
+    CHECK_EQ(pace_measure(&pace, 9 * second + 40000, 17 << 20, true, WINDOW, 1), 0);
+    CHECK_EQ(pace_measure(&pace, 9 * second + 60000, 18 << 20, true, WINDOW, 1), 2);
+}
+
+/* 1 Gbit/s at 100 ms is filled by three full windows, and nearly by two. */
+TEST(streams_are_added_by_halves_until_the_path_has_a_queue)
+{
+    struct pace pace = {0};
+    uint64_t second = 1000000, sent = 0;
+    pace_rtt(&pace, 100000);
+    CHECK_EQ(pace_measure(&pace, 1 * second, sent, true, WINDOW, 1), 0);
+    CHECK_EQ(pace_measure(&pace, 2 * second, sent += 41000000, true, WINDOW, 1), 2);
+    CHECK_EQ(pace_measure(&pace, 3 * second, sent += 82000000, true, WINDOW, 2), 3);
+    CHECK_EQ(pace_measure(&pace, 4 * second, sent += 122000000, true, WINDOW, 3), 5);
+    pace_rtt(&pace, 160000); /* its own queue: not the path's length */
+    pace_rtt(&pace, 110000);
+    CHECK_EQ(pace.rtt_us, 100000);
+    CHECK_EQ(pace_measure(&pace, 5 * second, sent += 125000000, true, WINDOW, 5), 0);
 }
