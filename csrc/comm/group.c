@@ -66,6 +66,7 @@ void group_release(struct solo_group *group)
     free(group->across);
     free(group->places);
     free(group->hosts_of);
+    free(group->sums);
     free(group);
 }
 

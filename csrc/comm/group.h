@@ -46,6 +46,8 @@ struct solo_group {
                            differ in size */
     uint32_t host;      /* our place in `across` */
     uint32_t *places, *hosts_of; /* of every rank: its place on its host, and that host */
+    uint8_t *sums;               /* mixed.c: what is not rounded yet; owned by who holds `busy` */
+    size_t sums_bytes;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed;

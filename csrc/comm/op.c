@@ -172,6 +172,14 @@ struct reduce op_reduce(const struct solo_op *op, uint32_t world)
                            .factor = op->factor};
 }
 
+struct reduce op_reduce_sums(const struct solo_op *op)
+{
+    bool adds = op->reduce == SOLO_REDUCE_AVG || op->reduce == SOLO_REDUCE_PREMUL;
+    return (struct reduce){.op = adds ? REDUCE_SUM : (enum reduce_op)op->reduce,
+                           .dtype = reduce_sum_dtype((enum reduce_op)op->reduce, op->dtype),
+                           .divisor = 1};
+}
+
 static bool meet(const struct solo_op *a, const struct solo_part *parts_a, uint32_t count_a,
                  const struct solo_op *b, const struct solo_part *parts_b, uint32_t count_b)
 {

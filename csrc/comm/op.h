@@ -39,6 +39,7 @@ bool op_has_root(enum solo_op_kind kind);
 bool op_is_equal(enum solo_op_kind kind);    /* every rank's part has the same length */
 uint64_t op_bytes(const struct solo_op *op); /* of the largest part */
 struct reduce op_reduce(const struct solo_op *op, uint32_t world);
+struct reduce op_reduce_sums(const struct solo_op *op); /* of sums that reduce_start began */
 
 /* One writes where the other reads or writes: they must come one after the other. */
 bool op_touches(const struct solo_op *a, const struct solo_op *b);

@@ -55,6 +55,12 @@ static uint64_t clip(const struct schedule *s, uint64_t total, uint32_t piece, u
     return *at >= total ? 0 : total - *at < s->piece_bytes ? total - *at : s->piece_bytes;
 }
 
+/* Of bytes of the input: as many elements of the output. */
+static uint64_t in_result(const struct schedule *s, uint64_t bytes)
+{
+    return bytes / s->element * s->result;
+}
+
 static uint32_t whole_sends(const struct schedule *s, uint32_t piece, struct move *out)
 {
     uint32_t count = 0;
@@ -118,7 +124,7 @@ static bool whole_merges(const struct schedule *s, uint32_t piece, struct merge 
     uint64_t at, bytes = clip(s, merged_bytes(s), piece, &at);
     *out = (struct merge){.in_part = s->op->kind == SOLO_OP_REDUCE_SCATTER ? s->rank : 0,
                           .in_offset = at,
-                          .out_offset = at,
+                          .out_offset = in_result(s, at),
                           .stride = s->piece_bytes,
                           .bytes = bytes};
     return bytes > 0;
@@ -183,9 +189,10 @@ static uint32_t owners_sends(const struct schedule *s, uint32_t piece, uint32_t 
             bytes = slice(s, piece, peer, &at);
             count = add(out, count, peer, broadcasts(s) ? PLACE_OUT : PLACE_IN, at, bytes);
         } else if (stage == 1 && wants(s, peer)) {
-            bytes = slice(s, piece, s->rank, &at);
+            bytes = in_result(s, slice(s, piece, s->rank, &at));
             count = add(out, count, peer, s->op->kind == SOLO_OP_REDUCE ? PLACE_SCRATCH : PLACE_OUT,
-                        s->op->kind == SOLO_OP_REDUCE ? s->rank * s->piece_bytes : at, bytes);
+                        s->op->kind == SOLO_OP_REDUCE ? s->rank * s->piece_bytes : in_result(s, at),
+                        bytes);
         }
     }
     return count;
@@ -205,8 +212,8 @@ static uint32_t owners_receives(const struct schedule *s, uint32_t piece, uint32
             bytes = slice(s, piece, s->rank, &at);
             count = add(out, count, peer, PLACE_SCRATCH, peer * s->piece_bytes, bytes);
         } else if (wants(s, s->rank)) {
-            bytes = slice(s, piece, peer, &at);
-            count = add(out, count, peer, PLACE_OUT, at, bytes);
+            bytes = in_result(s, slice(s, piece, peer, &at));
+            count = add(out, count, peer, PLACE_OUT, in_result(s, at), bytes);
         }
     }
     return count;
@@ -221,7 +228,7 @@ static bool owners_merges(const struct schedule *s, uint32_t piece, uint32_t sta
     }
     uint64_t at, bytes = slice(s, piece, s->rank, &at);
     *out = (struct merge){.in_offset = at,
-                          .out_offset = s->op->out_count ? at : UINT64_MAX,
+                          .out_offset = s->op->out_count ? in_result(s, at) : UINT64_MAX,
                           .stride = s->piece_bytes,
                           .bytes = bytes};
     return bytes > 0;
@@ -264,12 +271,17 @@ static uint64_t longest(const struct schedule *s)
     return most;
 }
 
-void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, uint32_t world)
+void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, uint32_t world,
+                   bool partial)
 {
+    size_t element = solo_dtype_bytes(op->dtype);
+    enum solo_dtype sum =
+        partial ? reduce_sum_dtype((enum reduce_op)op->reduce, op->dtype) : op->dtype;
     *s = (struct schedule){.op = op,
                            .rank = rank,
                            .world = world,
-                           .element = solo_dtype_bytes(op->dtype),
+                           .element = solo_dtype_bytes(sum),
+                           .result = element,
                            .way = WAY_WHOLE,
                            .stages = 1,
                            .pieces = 1,
@@ -277,7 +289,8 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
     if (op->kind == SOLO_OP_BARRIER && world > SCHEDULE_ALL_LINKS) {
         s->way = WAY_DOUBLING;
         s->stages = doubling_stages(world);
-    } else if (has_one_tensor(op->kind) && world > 2 && tensor_bytes(s) > SCHEDULE_WHOLE_BYTES) {
+    } else if (has_one_tensor(op->kind) && (world > 2 || partial) &&
+               tensor_bytes(s) > SCHEDULE_WHOLE_BYTES) {
         uint64_t whole = s->piece_bytes * world;
         s->way = WAY_OWNERS;
         s->stages = 2;
@@ -288,7 +301,7 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
         if (s->pieces == 1) { /* a small one needs no more scratch than itself */
             s->piece_bytes = (most + 63) & ~(uint64_t)63;
         }
-        s->keeps_input = op->kind == SOLO_OP_ALLREDUCE;
+        s->keeps_input = op->kind == SOLO_OP_ALLREDUCE && !partial;
     }
     if (op_reduces(op->kind)) {
         s->scratch_bytes = s->piece_bytes * world;

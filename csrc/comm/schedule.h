@@ -46,7 +46,8 @@ struct merge {
 struct schedule {
     const struct solo_op *op; /* borrowed; NULL lists where a rank has none */
     uint32_t rank, world;
-    size_t element;
+    size_t element; /* of what is sent and reduced */
+    size_t result;  /* of the output: as `element`, but for partial sums */
     enum { WAY_WHOLE, WAY_OWNERS, WAY_DOUBLING } way;
     uint32_t stages, pieces;
     uint64_t piece_bytes;   /* of one transfer */
@@ -54,9 +55,11 @@ struct schedule {
     bool keeps_input; /* what is sent lies where the result goes: no merge before it is sent */
 };
 
-/* The op passed op_check. Every rank of the group comes to the same way and pieces. */
+/* The op passed op_check. Every rank of the group comes to the same way and pieces. `partial`: of an
+ * all_reduce whose input is sums already, of reduce_sum_dtype: each owner rounds its slice to the
+ * op's dtype, once, and only that is sent on. */
 void schedule_init(struct schedule *schedule, const struct solo_op *op, uint32_t rank,
-                   uint32_t world);
+                   uint32_t world, bool partial);
 
 /* At most `world` moves each. */
 uint32_t schedule_sends(const struct schedule *schedule, uint32_t piece, uint32_t stage,

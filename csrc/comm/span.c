@@ -70,15 +70,21 @@ static void merge(struct span *x, uint32_t piece, uint32_t stage)
         return;
     }
     struct reduce reduce = op_reduce(x->op, x->divisor);
-    uint8_t *scratch = scratch_of(x, piece);
+    uint8_t *scratch = scratch_of(x, piece), *own = scratch + x->rank * merge.stride;
+    uint64_t count = merge.bytes / x->schedule.element;
     for (uint32_t i = 0; i < x->world; i++) {
         x->sources[i] = scratch + i * merge.stride;
     }
     x->sources[x->rank] = (uint8_t *)x->op->in[merge.in_part].bytes + merge.in_offset;
-    uint8_t *out = merge.out_offset == UINT64_MAX
-                       ? scratch + x->rank * merge.stride
-                       : (uint8_t *)x->op->out[0].bytes + merge.out_offset;
-    reduce_n(&reduce, out, x->sources, x->world, merge.bytes / x->schedule.element, REDUCE_CACHED);
+    uint8_t *out =
+        merge.out_offset == UINT64_MAX ? own : (uint8_t *)x->op->out[0].bytes + merge.out_offset;
+    if (!x->partial) {
+        reduce_n(&reduce, out, x->sources, x->world, count, REDUCE_CACHED);
+        return;
+    }
+    struct reduce sums = op_reduce_sums(x->op);
+    reduce_n(&sums, own, x->sources, x->world, count, REDUCE_CACHED);
+    reduce_finish(&reduce, out, own, count);
 }
 
 /* Takes a piece as far as it can go. */
@@ -369,13 +375,14 @@ int span_begin(struct span *x, const struct span_call *call)
     x->rank = call->place;
     x->world = call->count;
     x->divisor = call->divisor;
+    x->partial = call->partial;
     x->header = op_header_of(op, call->sequence);
     x->odd = call->sequence & 1;
     x->base = x->begun = x->parcels_left = x->frames_left = 0;
     x->doubt = false;
     x->rc = 0;
     memset(x->outgoing, 0, x->world * sizeof *x->outgoing);
-    schedule_init(&x->schedule, op, x->rank, x->world);
+    schedule_init(&x->schedule, op, x->rank, x->world, x->partial);
     struct solo_part from, to;
     if (op_own_copy(op, x->rank, &from, &to)) {
         memmove(to.bytes, from.bytes, from.count * x->schedule.element);
@@ -390,7 +397,7 @@ void span_let_go(struct span *x)
     const struct solo_op *op = x->op;
     x->op = NULL;
     for (uint32_t i = 0; op && i < op->out_count; i++) {
-        net_divert(x->net, op->out[i].bytes, op->out[i].count * x->schedule.element);
+        net_divert(x->net, op->out[i].bytes, op->out[i].count * x->schedule.result);
     }
     if (op) {
         net_divert(x->net, x->scratch, x->scratch_held);

@@ -28,6 +28,7 @@ struct span_call {            /* borrowed while it runs */
     const uint32_t *members; /* the ranks that take part, ascending in the schedule's order */
     uint32_t count, place;   /* how many, and which of them this one is */
     uint32_t divisor;        /* of averages: usually count */
+    bool partial;            /* an all_reduce of sums: see schedule_init */
     const struct op_abort *abort;
     const struct board *board; /* whose fault ends it too; NULL: none */
     /* Gives the collective behind this one, if it is there and may begin: as this one but for its

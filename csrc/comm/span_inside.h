@@ -42,6 +42,7 @@ struct span {
     /* of the collective under way */
     const uint32_t *members; /* their ranks in the group, in the order of the schedule */
     uint32_t divisor;        /* of averages */
+    bool partial;            /* the input is sums already */
     uint32_t rank, world;    /* this rank's place among them, and how many they are */
     const struct solo_op *op;
     struct schedule schedule;

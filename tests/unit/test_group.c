@@ -1,5 +1,6 @@
 /* Collectives and messages of a group. Ranks that are processes, and die, are in tests/py. */
 #include "group_kit.h"
+#include "kernels/convert.h"
 
 static void check_sums(struct solo_group *group, uint32_t rank, uint32_t size)
 {
@@ -25,6 +26,70 @@ TEST(sums_are_right_over_shared_memory_and_over_tcp)
         run(size, size, 20000, check_sums);
     }
     run(4, 2, 20000, check_sums);
+}
+
+/* Values whose fp32 sums are exact and whose bf16 sums are not. */
+static uint16_t small_value(uint32_t rank, uint64_t index)
+{
+    float value = (float)((rank * 37 + index * 11) % 251) + 128.0f;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static float wide(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void check_halves(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    static const uint64_t counts[] = {0, 1, 100, 16400, 700001};
+    static const enum solo_reduce reduces[] = {SOLO_REDUCE_SUM, SOLO_REDUCE_AVG, SOLO_REDUCE_MAX,
+                                               SOLO_REDUCE_PREMUL};
+    for (size_t c = 0; c < 4 * sizeof counts / sizeof *counts; c++) {
+        uint64_t count = counts[c / 4];
+        enum solo_reduce reduce = reduces[c % 4];
+        uint16_t *values = malloc(count * sizeof *values + 1);
+        for (uint64_t i = 0; i < count; i++) {
+            values[i] = small_value(rank, i);
+        }
+        struct solo_part part = {values, count};
+        struct solo_op op = allreduce(&part);
+        op.dtype = SOLO_BF16;
+        op.reduce = reduce;
+        op.factor = 0.5;
+        CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
+        for (uint64_t i = 0; i < count; i++) {
+            float sum = 0, most = 0;
+            for (uint32_t r = 0; r < size; r++) {
+                float value = wide(small_value(r, i));
+                sum += value;
+                most = value > most ? value : most;
+            }
+            sum = reduce == SOLO_REDUCE_AVG      ? sum * (1.0f / (float)size)
+                  : reduce == SOLO_REDUCE_PREMUL ? sum * 0.5f
+                  : reduce == SOLO_REDUCE_MAX    ? most
+                                                 : sum;
+            uint16_t want;
+            convert_from_f32(&want, &sum, SOLO_BF16, 1);
+            CHECK_EQ(values[i], want);
+        }
+        free(values);
+    }
+}
+
+/* Inside a host first or not: fp32 until all are added. */
+TEST(sums_of_halves_are_rounded_once_wherever_the_ranks_are)
+{
+    run(4, 1, 20000, check_halves);
+    run(4, 2, 20000, check_halves);
+    run(6, 3, 20000, check_halves);
+    run(8, 2, 20000, check_halves);
+    run(5, 2, 20000, check_halves); /* hosts of two sizes */
 }
 
 static void check_others(struct solo_group *group, uint32_t rank, uint32_t size)

@@ -13,6 +13,7 @@ struct rank {
     uint32_t piece, stage;             /* pieces one at a time: the strictest order */
     uint32_t awaited[SCHEDULE_STAGES]; /* of this piece, by stage */
     uint8_t *scratch;
+    bool partial;    /* the input is sums, fp32, of an op of bf16 */
     bool over, late; /* late: it has not come yet, what is sent to it waits */
     bool sends_to[RANKS_MAX];
 };
@@ -82,8 +83,14 @@ static void merge(struct rank *rank)
                        ? rank->scratch + rank->schedule.rank * merge.stride
                        : (uint8_t *)rank->out[0].bytes + merge.out_offset;
     struct reduce reduce = op_reduce(&rank->op, rank->schedule.world);
-    reduce_n(&reduce, out, sources, rank->schedule.world, merge.bytes / rank->schedule.element,
-             REDUCE_CACHED);
+    struct reduce sums = op_reduce_sums(&rank->op);
+    uint64_t count = merge.bytes / rank->schedule.element;
+    uint8_t *own = rank->scratch + rank->schedule.rank * merge.stride;
+    reduce_n(rank->partial ? &sums : &reduce, rank->partial ? own : out, sources,
+             rank->schedule.world, count, REDUCE_CACHED);
+    if (rank->partial) {
+        reduce_finish(&reduce, out, own, count);
+    }
 }
 
 static void advance(uint32_t number)
@@ -129,7 +136,7 @@ static void start_all(uint32_t world)
 {
     for (uint32_t i = 0; i < world; i++) {
         struct rank *rank = &ranks[i];
-        schedule_init(&rank->schedule, &rank->op, i, world);
+        schedule_init(&rank->schedule, &rank->op, i, world, rank->partial);
         CHECK_EQ(rank->schedule.pieces, ranks[0].schedule.pieces);
         CHECK_EQ(rank->schedule.stages, ranks[0].schedule.stages);
         rank->scratch = malloc(rank->schedule.scratch_bytes + 1);
@@ -326,6 +333,42 @@ TEST(an_all_reduce_by_owners_sends_no_byte_too_many)
         for (uint32_t i = 0; i < world; i++) {
             uint64_t least = 2 * (world - 1) * count * sizeof(float) / world;
             CHECK(sent_bytes[i] <= least + 64 * 4 * world);
+        }
+    }
+}
+
+static void check_partial(uint32_t world, uint64_t count, uint64_t seed)
+{
+    for (uint32_t i = 0; i < world; i++) {
+        make_rank(SOLO_OP_ALLREDUCE, world, i, count, 0);
+        ranks[i].op.dtype = SOLO_BF16;
+        ranks[i].partial = true;
+    }
+    run_all(world, seed);
+    for (uint32_t i = 0; i < world; i++) {
+        const uint16_t *out = ranks[i].out[0].bytes;
+        for (uint64_t k = 0; k < count; k++) { /* small whole numbers: exact in bf16 */
+            float want = expected(SOLO_OP_ALLREDUCE, world, i, 0, 0, k);
+            uint32_t bits;
+            memcpy(&bits, &want, sizeof bits);
+            CHECK_EQ(out[k], bits >> 16);
+        }
+        free_parts(ranks[i].in, 1);
+        free_parts(ranks[i].out, 1);
+    }
+}
+
+/* fp32 to the owner and bf16 from it. */
+TEST(sums_are_rounded_by_their_owner_and_sent_on_rounded)
+{
+    static const uint64_t counts[] = {0, 1, 1000, 9001, 70000, 400001};
+    for (uint32_t world = 2; world <= 5; world++) {
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            check_partial(world, counts[c], c + 1);
+        }
+        for (uint32_t i = 0; i < world; i++) {
+            uint64_t least = (world - 1) * UINT64_C(400001) * (4 + 2) / world;
+            CHECK(sent_bytes[i] <= least + 64 * 8 * world);
         }
     }
 }
