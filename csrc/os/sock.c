@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "os/clock.h"
 #include "os/fork.h"
 
@@ -50,10 +52,33 @@ static bool suits(const char *control, uint32_t rtt_us)
     return strncmp(control, "bbr", 3) != 0 || rtt_us == 0 || rtt_us >= SHORT_PATH_US;
 }
 
+/* SOLO_CONGESTION, for whom the two numbers of a first round trip judge wrongly: "host", or the name
+ * of one. false: not given, or not to be had here. */
+static bool take_wanted(int fd)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *wanted = getenv("SOLO_CONGESTION");
+    if (!wanted || !*wanted || strcmp(wanted, "auto") == 0) {
+        return false;
+    }
+    bool taken = strcmp(wanted, "host") == 0 || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted,
+                                                           (socklen_t)strlen(wanted)) == 0;
+    if (!taken && !atomic_flag_test_and_set(&told)) {
+        log_line(SOLO_LOG_WARN,
+                 "SOLO_CONGESTION=%s is ignored: %s. Give auto, host, or one of those that `sysctl "
+                 "net.ipv4.tcp_allowed_congestion_control` names",
+                 wanted, strerror(errno));
+    }
+    return taken;
+}
+
 void sock_suit_path(int fd)
 {
     char control[16] = "";
     socklen_t size = sizeof control - 1;
+    if (take_wanted(fd)) {
+        return;
+    }
     if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &size) == 0 &&
         !suits(control, sock_rtt_us(fd)) &&
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) < 0) {

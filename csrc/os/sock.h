@@ -32,7 +32,8 @@ int sock_accept(int listen_fd, int *fd_out, struct addr *from_out);
 
 int sock_options(int fd); /* what sock_connect sets; for an accepted one, when it is to stay */
 /* As soon as it is connected, while only that round trip was measured: on a path shorter than 1 ms
- * a loss-based congestion control in place of BBR. */
+ * a loss-based congestion control in place of BBR. SOLO_CONGESTION in the environment decides
+ * otherwise: "host" leaves the host's, any other name is that of the one to take. */
 void sock_suit_path(int fd);
 int sock_local(int fd, struct addr *out);
 uint32_t sock_rtt_us(int fd);       /* smoothed, as the kernel measured it; 0: unknown */

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -51,6 +52,31 @@ TEST(bbr_gives_way_on_a_path_shorter_than_a_millisecond)
         CHECK_EQ(control_is(fds[i], "bbr"), has_bbr && !is_short);
     }
     close_pair();
+}
+
+/* Whether it is `then` after the choice, if the host has both. */
+static void check_choice(const char *wanted, const char *before, const char *then)
+{
+    connect_pair();
+    if (set_control(client_fd, then) && set_control(client_fd, before)) {
+        CHECK_EQ(setenv("SOLO_CONGESTION", wanted, 1), 0);
+        sock_suit_path(client_fd);
+        CHECK_EQ(unsetenv("SOLO_CONGESTION"), 0);
+        CHECK(control_is(client_fd, then));
+    }
+    close_pair();
+}
+
+TEST(the_environment_names_the_congestion_control_or_leaves_the_hosts)
+{
+    check_choice("reno", "bbr", "reno");
+    check_choice("bbr", "reno", "bbr");
+    check_choice("host", "bbr", "bbr");
+}
+
+TEST(a_congestion_control_that_the_host_has_not_is_ignored)
+{
+    check_choice("no-such-control", "reno", "reno");
 }
 
 TEST(any_other_congestion_control_of_the_host_stays)
