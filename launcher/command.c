@@ -105,9 +105,12 @@ static void add_own_words(const struct launch *launch, struct list *argv)
 
 static void add_script(const struct args *args, struct list *argv)
 {
-    bool dashes = args->script_args.count && strcmp(args->script_args.items[0], "--") == 0;
-    if (dashes || args->script[0] == '-') {
-        list_add(argv, "--"); /* torchrun's parser drops the first one; it is not the script's */
+    bool dashes = args->script[0] == '-';
+    for (size_t i = 0; i < args->script_args.count; i++) {
+        dashes |= strncmp(args->script_args.items[i], "--", 2) == 0;
+    }
+    if (dashes) { /* else its parser drops a "--" of the script's, and refuses --n as ambiguous */
+        list_add(argv, "--");
     }
     list_add(argv, args->script);
     for (size_t i = 0; i < args->script_args.count; i++) {

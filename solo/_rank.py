@@ -33,8 +33,17 @@ def die_with_agent(agent: int) -> None:
     one. If torchrun died before the call, nobody would send it: hence the look at the parent.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != agent and not pathlib.Path(f"/proc/{agent}").exists():
+    if os.getppid() != agent and not lives(agent):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, other than one that is dead and only not yet waited for."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def tell_exception() -> None:
@@ -42,8 +51,9 @@ def tell_exception() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, stack: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):
-            record(kind, value, stack)
+        for _ in range(2):  # a worker's death may raise, from a signal handler, in the first
+            with contextlib.suppress(Exception):
+                record(kind, value, stack)
         if kind.__module__ == "solo.errors" and not os.environ.get("SOLO_VERBOSE"):
             print(f"{kind.__name__}: {value}", file=sys.stderr)  # its words are the explanation
         else:

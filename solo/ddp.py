@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -214,6 +214,7 @@ def _join_exit(original: Callable[..., Any], join: Any, kind: Any, value: Any, t
 def _install_end() -> None:
     _around(dist, "destroy_process_group", _destroy)
     dist.distributed_c10d.destroy_process_group = dist.destroy_process_group
+    _around(sys, "exit", _sys_exit)
     atexit.register(_at_exit)
     if threading.current_thread() is not threading.main_thread():
         return  # no place to set signal handlers from
@@ -226,16 +227,32 @@ def _install_end() -> None:
 def _destroy(original: Callable[..., None], group: Any = None) -> None:
     follow = takeover.active()
     if follow is not None and (group is None or group is dist.group.WORLD):
-        follow.finish(sys.exc_info()[1])
+        follow.finish(_failure(sys.exc_info()[1]))
     original(group)
+
+
+def _failure(error: BaseException | None) -> BaseException | None:
+    """What ends the script, unless it is an exit that says that all is well."""
+    well = isinstance(error, SystemExit) and not error.code
+    return None if well else error
+
+
+def _sys_exit(original: Callable[..., NoReturn], status: Any = None) -> NoReturn:
+    """A script that ends by ``sys.exit(3)`` has failed; at exit Python does not tell any more."""
+    follow = takeover.active()
+    if follow is not None and threading.current_thread() is threading.main_thread():
+        follow.exit_status = status
+    original(status)
 
 
 def _at_exit() -> None:
     follow = takeover.active()
     if follow is not None:
         error = getattr(sys, "last_value", None)  # an exception that ended the script
+        if error is None or isinstance(error, SystemExit):
+            error = SystemExit(follow.exit_status)
         try:
-            follow.finish(None if isinstance(error, SystemExit) else error)
+            follow.finish(_failure(error))
         except SoloError as failed:
             follow.report_error(failed)
     if dist.is_initialized():

@@ -238,7 +238,7 @@ _SENTENCES = {
     "job's values",
     "donor_lost": "node {node}, which was sending the job's state, is gone; another is asked",
     "master_found": "the master is back",
-    "master_lost": "the master cannot be reached ({text}); training goes on meanwhile",
+    "master_lost": "no connection to the master ({text}); training goes on meanwhile",
     "nonfinite": "node {node} has a NaN or Inf in {text}: it is left out of this round, and "
     "gets the others' values",
     "odd": "node {node} holds other bits than the others and takes theirs",

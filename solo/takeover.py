@@ -82,6 +82,7 @@ class Takeover:
         self.pid = os.getpid()
         self.merger: Merger | None = None
         self.step_calls = 0  # optimizer steps seen, of any optimizer
+        self.exit_status: object = None  # what sys.exit() was given, if nothing has stepped since
         self.fetched = Fetched()  # what the next step is trained on
         self.merge_after_step = False
         self.join_depth = 0  # inside torch's Join context
@@ -186,6 +187,7 @@ class Takeover:
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped, or a GradScaler has decided that it does not."""
         self.step_calls += 1
+        self.exit_status = None  # whoever caught it has gone on
         merger = self.merger
         samples = self.fetched.take()
         if self._idle or merger is None:

@@ -152,6 +152,30 @@ def test_a_failing_script_leaves_without_a_last_merge(tmp_path: pathlib.Path) ->
     assert "node 1 is gone" in stays.log()
 
 
+@pytest.mark.parametrize(
+    ("ending", "code", "says"),
+    [
+        ("sys.exit(3)", 3, "SystemExit: 3"),
+        ("try: sys.exit('x')\nfinally: dist.destroy_process_group()", 1, "SystemExit: x"),
+        ("try: sys.exit(0)\nfinally: dist.destroy_process_group()", 0, "finished"),
+        ("sys.exit()", 0, "finished"),
+    ],
+)
+def test_an_exit_status_tells_the_others_whether_the_script_has_failed(
+    tmp_path: pathlib.Path, ending: str, code: int, says: str
+) -> None:
+    leaves = "import sys\n" + UNTIL_ALONE.replace(
+        "    time.sleep(0.002)\n",
+        f"    time.sleep(0.002)\n    if solo.version() > first + 1: exec({ending!r}, globals())\n",
+    )
+    with job(tmp_path, min_nodes=1, SOLO_SYNC_INTERVAL="4") as made:
+        stays = made.start(0, UNTIL_ALONE)
+        stays.until("round 1")
+        made.start(1, leaves).wait(code)
+        stays.wait(0)
+    assert f"node 1 is gone ({says})" in stays.log()
+
+
 def test_a_model_that_changes_after_wrapping_is_a_clear_error(pair: Job) -> None:
     script = DDP_SCRIPT.replace(
         "for epoch in range(2):",

@@ -229,6 +229,39 @@ def test_a_rank_whose_agent_died_before_it_looked_ends_too(tmp_path: pathlib.Pat
     assert rank.returncode == -signal.SIGKILL
 
 
+def test_a_dead_agent_that_nobody_has_waited_for_counts_as_dead() -> None:
+    agent = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)  # dead, and stays a zombie
+    code = "from solo import _rank; _rank.install(); print('alive')"
+    command = ["sh", "-c", f'"{sys.executable}" -c "{code}"; exit $?']  # not the agent's child
+    env = environment(SOLO_AGENT_PID=str(agent.pid))
+    rank = subprocess.run(command, env=env, capture_output=True)
+    agent.wait()
+    assert rank.returncode == 128 + signal.SIGKILL
+
+
+def test_an_exception_is_told_though_a_signal_handler_raises_meanwhile(
+    tmp_path: pathlib.Path,
+) -> None:
+    code = (
+        "import signal\n"
+        "from solo import _rank\n"
+        "_rank.tell_exception()\n"
+        "first = _rank.traceback.format_exception_only\n"
+        "def dies(number, frame): raise RuntimeError('a worker died')\n"
+        "signal.signal(signal.SIGCHLD, dies)\n"
+        "def interrupted(kind, value):\n"
+        "    _rank.traceback.format_exception_only = first\n"
+        "    signal.raise_signal(signal.SIGCHLD)\n"
+        "_rank.traceback.format_exception_only = interrupted\n"
+        "raise ValueError('mine')\n"
+    )
+    told = tmp_path / "error.json"
+    env = environment(TORCHELASTIC_ERROR_FILE=str(told))
+    subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+    assert "ValueError: mine" in told.read_text()
+
+
 def test_the_pid_is_torchruns(tmp_path: pathlib.Path) -> None:
     job = make(tmp_path, "print(os.getppid(), os.environ['SOLO_AGENT_PID'])")
     process = job.start()

@@ -79,6 +79,10 @@ def test_two_dashes_after_the_script_reach_it() -> None:
     assert args.training_script_args == ["--", "--x"]
 
 
+def test_a_flag_of_the_script_may_be_the_beginning_of_several_of_torchruns() -> None:
+    assert understood(command_of(SCRIPT, "--n", "4")[1][3:]).training_script_args == ["--n", "4"]
+
+
 def test_without_solo_our_flags_become_torchruns(tmp_path: pathlib.Path) -> None:
     words = ["--device_count=2", "--nnodes=2", "--node_rank=1", "--master_url=tcp://[fd00::1]:5"]
     command = command_of(*words, f"--log_dir={tmp_path}", SCRIPT)[1]
