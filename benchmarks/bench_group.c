@@ -3,7 +3,8 @@
  * bare sockets, in turns of one run.
  *
  *     build/release/bench_group           each rank on a core of its own, if there are two
- *     build/release/bench_group free      wherever the kernel puts them */
+ *     build/release/bench_group free      wherever the kernel puts them
+ *     build/release/bench_group free 3    row 3 alone, counted from 0 (for perf and strace) */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -178,11 +179,11 @@ static int by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static void measure(double us[ROWS])
+static void measure(int first, int end, double us[ROWS])
 {
     static double seen[ROWS][ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {
-        for (int row = 0; row < ROWS; row++) {
+        for (int row = first; row < end; row++) {
             for (int i = 0; i < 10; i++) {
                 rows[row].call();
             }
@@ -193,17 +194,17 @@ static void measure(double us[ROWS])
             seen[row][round] = (double)(clock_us() - begun_us) / CALLS;
         }
     }
-    for (int row = 0; row < ROWS; row++) {
+    for (int row = first; row < end; row++) {
         qsort(seen[row], ROUNDS, sizeof(double), by_value);
         us[row] = seen[row][ROUNDS / 2];
     }
 }
 
-static void tell(const double us[ROWS], const char *place)
+static void tell(int first, int end, const double us[ROWS], const char *place)
 {
-    for (int row = 0; row < ROWS; row++) {
+    for (int row = first; row < end; row++) {
         printf("%-40s %-12s %7.1f us", rows[row].name, place, us[row]);
-        if (rows[row].beside >= 0) {
+        if (rows[row].beside >= first) {
             printf("  %5.2f x bare sockets", us[row] / us[rows[row].beside]);
         }
         printf("\n");
@@ -214,6 +215,9 @@ int main(int argc, char **argv)
 {
     bool free_cores =
         (argc > 1 && strcmp(argv[1], "free") == 0) || sysconf(_SC_NPROCESSORS_ONLN) < 2;
+    int only = argc > 2 ? atoi(argv[2]) : -1;
+    bool one = only >= 0 && only < ROWS;
+    int first = one ? only : 0, end = one ? only + 1 : ROWS;
     int bare[2], there[2], back[2];
     bare_pair(bare);
     must(pipe(there) == 0 && pipe(back) == 0, "pipe");
@@ -229,9 +233,9 @@ int main(int argc, char **argv)
     }
     meet(bench.rank ? back[1] : there[1], bench.rank ? there[0] : back[0]);
     double us[ROWS];
-    measure(us);
+    measure(first, end, us);
     if (bench.rank == 0) {
-        tell(us, free_cores ? "free" : "a core each");
+        tell(first, end, us, free_cores ? "free" : "a core each");
     }
     solo_group_close(bench.group);
     if (child > 0) {

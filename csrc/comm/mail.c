@@ -95,9 +95,10 @@ static void end_faulty(struct mail *mail, struct posts *list, uint64_t now_us)
     }
 }
 
-#define YIELD_US 50u /* an answer is often near; see window_wait.c */
-#define BRISK_US 60u /* the same between hosts; see net_poll */
+#define YIELD_US 50u  /* an answer is often near; see window_wait.c */
+#define BRISK_US 200u /* the same between hosts; see net_poll */
 #define NAP_US   300u
+#define DOZE_US  2400u /* at most */
 
 /* ---- the thread ----------------------------------------------------------------------------------- */
 
@@ -208,11 +209,26 @@ static bool all_new(const struct mail *mail, uint64_t now_us)
            !mail->ended.first;
 }
 
-static void nap(struct mail *mail)
+static void nap(struct mail *mail, uint32_t nap_us)
 {
     pthread_mutex_unlock(&mail->mutex);
-    clock_sleep_until(clock_us() + NAP_US);
+    clock_sleep_until(clock_us() + nap_us);
     pthread_mutex_lock(&mail->mutex);
+}
+
+/* Nothing is the thread's to do. While messages come and others carry them it looks up by itself,
+ * ever less often: to call it would cost each of them more than the message itself. */
+static void doze(struct mail *mail)
+{
+    if (mail->next_id == mail->dozed_id) {
+        mail->asleep = true;
+        pthread_cond_wait(&mail->posted, &mail->mutex);
+        mail->asleep = false;
+        mail->doze_us = NAP_US;
+    }
+    mail->dozed_id = mail->next_id;
+    nap(mail, mail->doze_us);
+    mail->doze_us = mail->doze_us < DOZE_US ? 2 * mail->doze_us : DOZE_US;
 }
 
 /* Who posts a message mostly waits for it next, and then moves it himself: one thread woken less
@@ -225,13 +241,11 @@ static void work(void *context)
     pthread_mutex_lock(&mail->mutex);
     while (!mail->closing) {
         if (nothing_left(mail) || mail->helped) {
-            mail->asleep = true;
-            pthread_cond_wait(&mail->posted, &mail->mutex);
-            mail->asleep = false;
-            nap(mail);
+            doze(mail);
         } else if (all_new(mail, clock_us())) {
-            nap(mail);
+            nap(mail, NAP_US);
         } else {
+            mail->doze_us = NAP_US;
             carry(mail, 0);
         }
     }

@@ -63,6 +63,8 @@ struct mail {
     struct thread thread;
     bool has_thread, closing;
     bool asleep;       /* the thread: has to be called */
+    uint64_t dozed_id; /* next_id when the thread last lay down for a moment */
+    uint32_t doze_us;  /* how long */
     bool helped;       /* a waiting caller does the thread's work */
     uint32_t carriers; /* who is in it now: the thread, who helps */
 };

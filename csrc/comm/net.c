@@ -57,16 +57,21 @@ static bool others_wait(struct net *net)
     return wait;
 }
 
+static void give_way(struct net *net)
+{
+    if (others_wait(net)) {
+        net_leave(net);
+        net_enter(net);
+    }
+}
+
 int net_turn(struct net *net, uint64_t deadline_us)
 {
     /* First, for what is to be sent need not wait for a look around; and what is waited for may be
      * in it. */
     bool any = loop_run_tasks(net->loop);
     int rc = loop_turn(net->loop, any ? 0 : deadline_us);
-    if (others_wait(net)) {
-        net_leave(net);
-        net_enter(net);
-    }
+    give_way(net);
     return rc;
 }
 
@@ -75,10 +80,22 @@ int net_turn(struct net *net, uint64_t deadline_us)
 #define CROWDED_US 300u   /* a core that was away so long */
 #define CALMER_US  50000u /* is not given away again for so long */
 
+#define GUESSES 4u /* polls to a whole look around; see loop_guess */
+
+/* Whoever was waited for last is mostly the one that is waited for next. */
+static int look(struct net *net)
+{
+    if (++net->polls % GUESSES == 0 || !loop_guess(net->loop)) {
+        return net_turn(net, 0);
+    }
+    give_way(net);
+    return 0;
+}
+
 int net_poll(struct net *net)
 {
     net->events = 0;
-    int rc = net_turn(net, 0);
+    int rc = look(net);
     if (rc == 0 && net->events == 0) {
         uint64_t given_us = clock_us();
         sched_yield();
@@ -100,6 +117,9 @@ void net_flush(struct net *net)
 
 int net_look(struct net *net)
 {
+    if (loop_guess(net->loop)) {
+        return 0;
+    }
     loop_run_tasks(net->loop);
     return loop_turn(net->loop, 0);
 }

@@ -40,7 +40,8 @@ struct net {
     pthread_cond_t left;
     uint64_t next_ticket, serving;
 
-    uint32_t events;    /* frames since net_poll began */
+    uint32_t events; /* frames since net_poll began */
+    uint32_t polls;
     uint64_t calmer_us; /* until then nobody polls; 0: anybody may */
 
     bool failing; /* a fault was told: what arrives is read and forgotten */

@@ -239,7 +239,7 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
 }
 
 #define LOOK_US     10000u      /* how often the abort flag and the deadline are looked at */
-#define BRISK_US    60u         /* so long a small call looks again and again before it sleeps */
+#define BRISK_US    200u        /* so long a small call looks again and again before it sleeps */
 #define BRISK_BYTES (64u << 10) /* a larger one takes longer than that anyway */
 
 /* One turn of waiting. */

@@ -87,6 +87,7 @@ static void become_open(struct conn *conn)
 {
     conn->state = CONN_OPEN;
     conn->reach = SOLO_REACHED;
+    conn->io.guessed = !transport_is_shm(&conn->transport);
     loop_timer_cancel(conn->config.loop, &conn->deadline);
     frame_reader_init(&conn->reader);
     if (transport_is_shm(&conn->transport)) { /* the first look leaves the mark that asks for a
@@ -203,7 +204,9 @@ void conn_rewatch(struct conn *conn)
     }
     uint32_t events = EPOLLIN;
     if (conn->state == CONN_OPEN && !transport_is_shm(&conn->transport)) {
-        events = conn->paused ? EPOLLRDHUP : EPOLLIN;
+        /* Most pauses are over before the next turn: two calls of the kernel saved. */
+        conn->nagged &= conn->paused;
+        events = conn->nagged ? EPOLLRDHUP : EPOLLIN;
         events |= conn->blocked ? EPOLLOUT : 0u;
     }
     int rc = loop_watch(conn->config.loop, &conn->io, events);
@@ -226,6 +229,7 @@ static void notice_end_while_paused(struct conn *conn, uint32_t events)
     }
 }
 
+/* No events: the loop guesses that there is something to read. */
 static void on_io(void *context, uint32_t events)
 {
     struct conn *conn = context;
@@ -240,8 +244,10 @@ static void on_io(void *context, uint32_t events)
             transport_bell(&conn->transport);
         }
         notice_end_while_paused(conn, events);
+        conn->nagged |= conn->paused && (events & EPOLLIN);
         conn_receive(conn);
-        if (conn_alive(conn) && (conn->blocked || conn->outbox.count > 0 || conn->room_wanted)) {
+        bool wants = conn->blocked || conn->outbox.count > 0 || conn->room_wanted;
+        if (conn_alive(conn) && wants && events) { /* a guess is about reading */
             conn_flush(conn);
         }
     }

@@ -27,6 +27,7 @@ struct conn {
     bool shut;
     bool ended;      /* patient: the other side is gone, what it sent is still to be read */
     bool paused;     /* place said SOLO_EAGAIN */
+    bool nagged;     /* paused, and epoll reports what nobody may read: it shall not */
     bool placing;    /* a header is here whose payload has no place yet */
     bool blocked;    /* the transport takes no more for now */
     bool drained;    /* the last read brought all there was: this turn asks no more */

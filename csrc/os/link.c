@@ -29,7 +29,7 @@ static void drop_stream(struct stream *stream)
 
 static void close_all(struct link *link)
 {
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         drop_stream(&link->streams[i]);
     }
     loop_timer_cancel(link->config.loop, &link->deadline);
@@ -69,7 +69,7 @@ static void on_deadline(void *context)
 static uint32_t streams_used(const struct link *link)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         count += link->streams[i].conn != NULL;
     }
     return count;
@@ -115,16 +115,16 @@ static void open_streams(struct link *link);
 static void feed_all(struct link *link)
 {
     uint32_t idle = 0;
-    while (idle < LINK_STREAMS_MAX && link->queue.count > 0) {
+    while (idle < link->streams_end && link->queue.count > 0) {
         struct stream *stream = &link->streams[link->next_stream];
         idle = feed(link, stream) ? 0 : idle + 1;
-        link->next_stream = (link->next_stream + 1) % LINK_STREAMS_MAX;
+        link->next_stream = (link->next_stream + 1) % link->streams_end;
     }
 }
 
 static void finish_streams(struct link *link)
 {
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         struct stream *stream = &link->streams[i];
         if (stream->open) {
             conn_finish(stream->conn, link->deadline.due_us);
@@ -304,10 +304,17 @@ static const struct conn_calls stream_calls = {
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
+static void note_used(struct link *link, const struct stream *stream)
+{
+    uint32_t end = (uint32_t)(stream - link->streams) + 1;
+    link->streams_end = end > link->streams_end ? end : link->streams_end;
+}
+
 static int dial_stream(struct link *link, struct stream *stream)
 {
     struct conn_config config = link->conn_config;
     config.context = stream;
+    note_used(link, stream);
     return conn_dial(&config, &link->to, &stream->conn);
 }
 
@@ -366,6 +373,7 @@ static int link_new(const struct link_config *config, struct link **out)
     if (link->streams_wanted > LINK_STREAMS_MAX) {
         link->streams_wanted = LINK_STREAMS_MAX;
     }
+    link->streams_end = 1;
     for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
         link->streams[i].link = link;
     }
@@ -409,6 +417,7 @@ int link_add(struct link *link, struct conn *conn)
                 conn_be_patient(conn);
             }
             stream->conn = conn;
+            note_used(link, stream);
             stream_opened(link, stream);
             feed_all(link);
             return 0;
@@ -435,7 +444,7 @@ int link_accept(const struct link_config *config, struct conn *first, struct lin
 
 void link_resume(struct link *link)
 {
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         if (link->streams[i].open) {
             conn_resume(link->streams[i].conn);
         }
@@ -444,7 +453,7 @@ void link_resume(struct link *link)
 
 void link_divert(struct link *link, const void *base, size_t size)
 {
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         if (link->streams[i].open) {
             conn_divert(link->streams[i].conn, base, size);
             link->streams[i].arrives = false; /* perhaps not this one: then twice is not noticed */
@@ -455,7 +464,7 @@ void link_divert(struct link *link, const void *base, size_t size)
 int link_forget(struct link *link, const void *base, size_t size)
 {
     link_queue_forget(&link->queue, base, size);
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         if (link->streams[i].open) {
             TRY(conn_forget(link->streams[i].conn, base, size));
         }

@@ -5,7 +5,7 @@
 uint32_t link_streams(const struct link *link)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         count += link->streams[i].open;
     }
     return count;
@@ -30,7 +30,7 @@ static bool same_frame(const struct frame *a, const struct frame *b)
 
 bool link_arrives(const struct link *link, const struct frame *frame)
 {
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         const struct stream *stream = &link->streams[i];
         if (stream->arrives && same_frame(&stream->arriving, frame)) {
             return true;
@@ -55,7 +55,7 @@ uint32_t link_rtt_us(const struct link *link)
 uint64_t link_sent_bytes(const struct link *link)
 {
     uint64_t bytes = link->closed_sent_bytes;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         bytes += link->streams[i].conn ? conn_sent_bytes(link->streams[i].conn) : 0;
     }
     return bytes;
@@ -64,7 +64,7 @@ uint64_t link_sent_bytes(const struct link *link)
 uint64_t link_received_bytes(const struct link *link)
 {
     uint64_t bytes = link->closed_received_bytes;
-    for (uint32_t i = 0; i < LINK_STREAMS_MAX; i++) {
+    for (uint32_t i = 0; i < link->streams_end; i++) {
         bytes += link->streams[i].conn ? conn_received_bytes(link->streams[i].conn) : 0;
     }
     return bytes;

@@ -30,6 +30,7 @@ struct link {
     uint8_t greeting_payload[LINK_GREETING_MAX];
 
     struct stream streams[LINK_STREAMS_MAX];
+    uint32_t streams_end; /* behind the last that was ever used: mostly there are few */
     uint32_t next_stream; /* whose turn it is */
     uint32_t streams_wanted;
     struct link_queue queue;

@@ -19,6 +19,7 @@ struct loop {
     struct loop_task end;                      /* behind the last that runs in this turn */
     struct epoll_event ready[EVENTS_PER_TURN]; /* of this turn; data.ptr NULL: was removed */
     int ready_count, ready_at;
+    struct loop_io *last, *guess; /* who had something to read last; the same, if twice */
     atomic_bool stopping;
 };
 
@@ -103,6 +104,8 @@ void loop_unwatch(struct loop *loop, struct loop_io *io)
     }
     epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, io->fd, NULL);
     io->added = false;
+    loop->last = loop->last == io ? NULL : loop->last;
+    loop->guess = loop->guess == io ? NULL : loop->guess;
     for (int i = loop->ready_at; i < loop->ready_count; i++) {
         if (loop->ready[i].data.ptr == io) { /* an event of this turn for a dead owner */
             loop->ready[i].data.ptr = NULL;
@@ -120,6 +123,10 @@ static void run_ready(struct loop *loop)
             ssize_t got = read(loop->wake_fd, &count, sizeof count);
             (void)got; /* only its readiness mattered */
         } else if (io) {
+            if (event.events & EPOLLIN) {
+                loop->guess = io->guessed && loop->last == io ? io : NULL;
+                loop->last = io;
+            }
             io->fn(io->context, event.events);
         }
     }
@@ -274,6 +281,20 @@ bool loop_run_tasks(struct loop *loop)
     loop->now_us = clock_us();
     run_tasks(loop);
     return any;
+}
+
+bool loop_guess(struct loop *loop)
+{
+    if (!loop->guess) {
+        return false;
+    }
+    loop_run_tasks(loop);
+    struct loop_io *io = loop->guess;
+    if (io) { /* no task took it away */
+        io->fn(io->context, 0);
+        run_tasks(loop);
+    }
+    return true;
 }
 
 /* ---- turns ------------------------------------------------------------------------------ */

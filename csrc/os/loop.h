@@ -21,6 +21,7 @@ struct loop_io {
     int fd;
     uint32_t events;
     bool added;
+    bool guessed; /* fn may be called with no events, to see what it finds: loop_guess */
 };
 
 struct loop_timer {
@@ -48,6 +49,11 @@ void loop_wake(struct loop *loop); /* the same: ends the sleep of this turn */
 
 /* One turn; sleeps at most until the deadline. For tests and for callers with a loop of theirs. */
 int loop_turn(struct loop *loop, uint64_t deadline_us);
+
+/* Instead of a turn: asks the descriptor that alone had something to read the last two times, as if
+ * it had again, and runs tasks; saves a call of the kernel where the answer is known. No timers, no
+ * other descriptors: a turn now and then is still needed. False: nothing to guess, nothing done. */
+bool loop_guess(struct loop *loop);
 
 uint64_t loop_now(const struct loop *loop); /* the same all through a turn */
 

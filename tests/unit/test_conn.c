@@ -1,5 +1,6 @@
 #include "conn_world.h"
 #include "ipv6.h"
+#include "os/conn_inside.h"
 
 static void frames_go_both_ways(const char *host)
 {
@@ -187,6 +188,29 @@ TEST(a_reader_that_does_not_read_costs_bounded_memory)
     server.place_rc = 0;
     conn_resume(server.conn);
     UNTIL(server.frames == 1 + posted);
+    close_door();
+}
+
+/* What nobody may read yet must not wake the loop again and again; an end is heard all the same. */
+TEST(a_paused_connection_leaves_the_loop_asleep_and_hears_the_end)
+{
+    open_door("127.0.0.1", NULL, 0);
+    connect_both(NULL);
+    server.place_rc = SOLO_EAGAIN;
+    CHECK_EQ(conn_send_copy(client.conn, &chunk_frame, "early", 5), 0);
+    UNTIL(server.conn->paused);
+    CHECK_EQ(conn_send_copy(client.conn, &chunk_frame, "later", 5), 0);
+    UNTIL(!(server.conn->io.events & EPOLLIN));
+    server.place_rc = 0;
+    conn_resume(server.conn);
+    UNTIL(server.frames == 3);
+    CHECK(server.conn->io.events & EPOLLIN);
+    server.place_rc = SOLO_EAGAIN;
+    CHECK_EQ(conn_send_copy(client.conn, &chunk_frame, "last", 4), 0);
+    UNTIL(server.conn->paused);
+    conn_free(client.conn);
+    client.conn = NULL;
+    UNTIL(server.lost);
     close_door();
 }
 

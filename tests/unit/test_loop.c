@@ -142,6 +142,79 @@ static void stop(void *context)
     loop_stop(context);
 }
 
+struct reader {
+    struct loop_io io;
+    int far, calls, guesses;
+};
+
+static void read_some(void *context, uint32_t events)
+{
+    struct reader *reader = context;
+    char bytes[8];
+    reader->calls++;
+    reader->guesses += events == 0;
+    ssize_t got = recv(reader->io.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    CHECK(got > 0 || events == 0);
+}
+
+static void open_reader(struct reader *reader, bool guessed)
+{
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    *reader = (struct reader){.far = fds[1]};
+    reader->io =
+        (struct loop_io){.fn = read_some, .context = reader, .fd = fds[0], .guessed = guessed};
+    CHECK_EQ(loop_watch(loop, &reader->io, EPOLLIN), 0);
+}
+
+static void wake(struct reader *reader, int times)
+{
+    for (int i = 0; i < times; i++) {
+        int before = reader->calls;
+        CHECK_EQ(write(reader->far, "x", 1), 1);
+        CHECK_EQ(loop_turn(loop, CLOCK_NEVER), 0);
+        CHECK_EQ(reader->calls, before + 1);
+    }
+}
+
+static void close_reader(struct reader *reader)
+{
+    loop_unwatch(loop, &reader->io);
+    close(reader->io.fd);
+    close(reader->far);
+}
+
+TEST(who_alone_had_something_twice_is_asked_by_a_guess)
+{
+    struct reader often, other, shy;
+    int runs = 0;
+    CHECK_EQ(loop_new(&loop), 0);
+    open_reader(&often, true);
+    open_reader(&other, true);
+    open_reader(&shy, false);
+    struct loop_task task = {.fn = note, .context = &runs};
+    loop_later(loop, &task);
+    wake(&often, 1);
+    CHECK(!loop_guess(loop));
+    wake(&often, 1);
+    loop_later(loop, &task);
+    CHECK(loop_guess(loop));
+    CHECK(loop_guess(loop));
+    CHECK_EQ(often.guesses, 2);
+    CHECK_EQ(runs, 2);
+    wake(&other, 1); /* now two have something */
+    CHECK(!loop_guess(loop));
+    wake(&shy, 3); /* does not want it */
+    CHECK(!loop_guess(loop));
+    wake(&often, 2);
+    close_reader(&often);
+    CHECK(!loop_guess(loop));
+    CHECK_EQ(other.guesses + shy.guesses, 0);
+    close_reader(&other);
+    close_reader(&shy);
+    loop_free(loop);
+}
+
 TEST(a_stop_ends_the_run_also_when_it_came_before)
 {
     CHECK_EQ(loop_new(&loop), 0);

@@ -98,6 +98,26 @@ TEST(what_a_helper_leaves_behind_is_moved_by_the_groups_thread)
     run(2, 2, 20000, left_to_the_thread);
 }
 
+/* Others carried all there was for a while: the thread looks up rarely, and still does. */
+static void left_after_many(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    struct letter letter;
+    for (uint64_t tag = 0; tag < 500; tag++) {
+        rank == 0 ? send(group, tag, &letter) : receive(group, tag, &letter);
+        if (tag % 100 != 99) { /* each hundredth is left to the thread */
+            solo_group_help(group, is_ended, &letter);
+        }
+        await(&letter);
+    }
+}
+
+TEST(a_message_that_nobody_waits_for_comes_also_after_many_that_were_waited_for)
+{
+    run(2, 1, 20000, left_after_many);
+    run(2, 2, 20000, left_after_many);
+}
+
 struct helper {
     struct solo_group *group;
     struct letter letter;
