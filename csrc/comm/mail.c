@@ -171,7 +171,7 @@ static void carry_on_net(struct mail *mail, uint64_t brisk_until_us)
     bool moved = step(mail, now_us);
     pthread_mutex_unlock(&mail->mutex);
     net_resume(net, NET_MAIL);
-    if (!moved && now_us < brisk_until_us && net_may_poll(net)) {
+    if (!moved && now_us < brisk_until_us && net_may_poll(net, now_us)) {
         net_poll(net);
     } else {
         net_turn(net, moved ? 0 : now_us + LINE_CHECK_US);

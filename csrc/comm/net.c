@@ -75,11 +75,6 @@ int net_turn(struct net *net, uint64_t deadline_us)
     return rc;
 }
 
-/* Who gives the core away gets it back when others have used up their share, and who sleeps when
- * it is woken: where others want the cores, sleeping is better. */
-#define CROWDED_US 300u   /* a core that was away so long */
-#define CALMER_US  50000u /* is not given away again for so long */
-
 #define GUESSES 4u /* polls to a whole look around; see loop_guess */
 
 /* Whoever was waited for last is mostly the one that is waited for next. */
@@ -99,15 +94,14 @@ int net_poll(struct net *net)
     if (rc == 0 && net->events == 0) {
         uint64_t given_us = clock_us();
         sched_yield();
-        uint64_t now_us = clock_us();
-        net->calmer_us = now_us - given_us > CROWDED_US ? now_us + CALMER_US : 0;
+        crowd_note(&net->crowd, given_us, clock_us());
     }
     return rc;
 }
 
-bool net_may_poll(const struct net *net)
+bool net_may_poll(const struct net *net, uint64_t now_us)
 {
-    return net->calmer_us == 0 || clock_us() > net->calmer_us;
+    return !crowd_seen(&net->crowd, now_us);
 }
 
 void net_flush(struct net *net)

@@ -61,7 +61,7 @@ int net_turn(struct net *net, uint64_t deadline_us);
 /* The same without sleeping: gives the core away if there is nothing. For who expects something any
  * moment: who sleeps is called for by the kernel, which takes longer than most answers. */
 int net_poll(struct net *net);
-bool net_may_poll(const struct net *net); /* no: others had the core for long the last time */
+bool net_may_poll(const struct net *net, uint64_t now_us); /* no: others want the cores */
 
 void net_flush(struct net *net); /* sends what can be sent at once */
 int net_look(struct net *net);   /* and receives what is there */

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "comm/crowd.h"
 #include "comm/net.h"
 
 /* One lane to one rank. */
@@ -42,7 +43,7 @@ struct net {
 
     uint32_t events; /* frames since net_poll began */
     uint32_t polls;
-    uint64_t calmer_us; /* until then nobody polls; 0: anybody may */
+    struct crowd crowd;
 
     bool failing; /* a fault was told: what arrives is read and forgotten */
     int told_rc;

@@ -245,7 +245,7 @@ static int too_late(const struct span *x, uint64_t begun_us, uint64_t now_us)
 /* One turn of waiting. */
 static int wait_a_turn(const struct span *x, bool small, uint64_t begun_us, uint64_t now_us)
 {
-    if (small && now_us - begun_us < BRISK_US && net_may_poll(x->net)) {
+    if (small && now_us - begun_us < BRISK_US && net_may_poll(x->net, now_us)) {
         return net_poll(x->net);
     }
     return net_turn(x->net, now_us + LOOK_US);
