@@ -129,10 +129,11 @@ static struct job *take_first(struct solo_group *group)
 }
 
 /* With the mutex held: the next job once nobody is busy, or NULL when there is nothing. */
-static struct job *next_job(struct solo_group *group)
+static struct job *next_job(struct solo_group *group, bool *begun_out)
 {
     struct job *job = group->ahead;
     group->ahead = NULL;
+    *begun_out = job != NULL;
     while (!job && (group->busy || (!group->first && !group->closing))) {
         pthread_cond_wait(&group->changed, &group->mutex);
     }
@@ -167,13 +168,28 @@ static int execute_job(struct solo_group *group, struct job *job, bool begun)
     return rc < 0 && begun ? span_forget(group->span, rc) : rc;
 }
 
+/* The group whose worker this thread is, while it calls somebody's `done`. Should that post calls it
+ * may wait for one of them, so another thread then becomes the worker, and this is NULL again. */
+static _Thread_local const struct solo_group *telling;
+
+/* Whether this thread still is the worker. */
+static bool tell(struct solo_group *group, struct job *job, int rc, const char *text)
+{
+    telling = group;
+    job->done(job->context, rc, text, group->rank);
+    free(job);
+    bool still = telling;
+    telling = NULL;
+    return still;
+}
+
 static void work(void *context)
 {
     struct solo_group *group = context;
     pthread_detach(pthread_self());
     pthread_mutex_lock(&group->mutex);
-    bool begun = false;
-    for (struct job *job = next_job(group); job; job = next_job(group)) {
+    bool begun, is_worker = true;
+    for (struct job *job; is_worker && (job = next_job(group, &begun));) {
         pthread_mutex_unlock(&group->mutex);
         char text[SOLO_TEXT_MAX] = "";
         int rc = execute_job(group, job, begun);
@@ -181,12 +197,10 @@ static void work(void *context)
             snprintf(text, sizeof text, "%s", err_text());
         }
         pthread_mutex_lock(&group->mutex);
-        begun = group->ahead;
-        group->busy = begun;
+        group->busy = group->ahead;
         pthread_cond_broadcast(&group->changed);
         pthread_mutex_unlock(&group->mutex);
-        job->done(job->context, rc, text, group->rank);
-        free(job);
+        is_worker = tell(group, job, rc, text);
         pthread_mutex_lock(&group->mutex);
     }
     pthread_mutex_unlock(&group->mutex);
@@ -195,7 +209,7 @@ static void work(void *context)
 
 static int need_worker(struct solo_group *group)
 {
-    if (group->has_worker) {
+    if (group->has_worker && telling != group) {
         return 0;
     }
     group_hold(group);
@@ -205,6 +219,7 @@ static int need_worker(struct solo_group *group)
         return rc;
     }
     group->has_worker = true;
+    telling = telling == group ? NULL : telling;
     return 0;
 }
 

@@ -106,8 +106,8 @@ int solo_group_run(struct solo_group *group, const struct solo_op *ops, uint32_t
 
 /* The outcome of a posted call: 0, or an error and its text. `source`: the rank a message came
  * from. Once, with no lock held, on a thread of the group, or on one that sends, receives or helps:
- * of a message that could go at once, before solo_group_send returns. May call the group again; who
- * waits in it for another message holds up all of them. */
+ * of a message that could go at once, before solo_group_send returns. May call the group again and wait
+ * for a collective that it posts; who waits in it for another message holds up all of them. */
 typedef void (*solo_done_fn)(void *context, int rc, const char *text, uint32_t source);
 
 /* The same on the group's own thread. Copies ops and part lists, borrows the memory of parts

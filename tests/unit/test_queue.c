@@ -126,3 +126,59 @@ TEST(a_call_of_several_steps_is_one_call_and_breaks_the_group_if_it_cannot_go_on
     run(2, 1, 20000, check_steps);
     run(3, 3, 20000, check_steps);
 }
+
+/* A call whose `done` posts the next one and waits for it, so many deep. */
+struct chain {
+    struct solo_group *group;
+    float value;
+    bool ended; /* the next one was waited for with success */
+    struct chain *next;
+    struct latch latch;
+};
+
+static void link_on(void *context, int rc, const char *text, uint32_t source);
+
+static int post_link(struct chain *chain)
+{
+    chain->value = 1;
+    struct solo_part part = {&chain->value, 1};
+    struct solo_op op = allreduce(&part);
+    return solo_group_post(chain->group, &op, 1, 0, link_on, chain);
+}
+
+static void link_on(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)source;
+    struct chain *chain = context, *next = chain->next;
+    chain->ended = rc == 0;
+    if (next) {
+        int rc_next = post_link(next);
+        bool told = rc_next == 0 && latch_wait(&next->latch, clock_us() + 10000000, &rc_next);
+        chain->ended = chain->ended && told && next->ended;
+    }
+    latch_set(&chain->latch, rc, text);
+}
+
+static void chained(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    enum { DEPTH = 4 };
+    static struct chain chains[RANKS_MAX][DEPTH];
+    struct chain *mine = chains[rank];
+    for (int i = 0; i < DEPTH; i++) {
+        mine[i] = (struct chain){.group = group, .next = i + 1 < DEPTH ? &mine[i + 1] : NULL};
+        latch_init(&mine[i].latch);
+    }
+    int rc = -1;
+    CHECK_EQ(post_link(&mine[0]), 0);
+    CHECK(latch_wait(&mine[0].latch, clock_us() + 20000000, &rc));
+    for (int i = 0; i < DEPTH; i++) {
+        CHECK(mine[i].ended);
+        CHECK_EQ(mine[i].value, size);
+    }
+}
+
+TEST(a_callback_may_wait_for_a_call_that_it_posts)
+{
+    run(2, 1, 20000, chained);
+    run(2, 2, 20000, chained);
+}
