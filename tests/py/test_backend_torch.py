@@ -76,12 +76,16 @@ def test_ddp_with_uneven_inputs_and_unused_parameters() -> None:
 
 
 def test_ddp_compresses_gradients_in_a_hook() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     def body(rank: int, world: int) -> None:
         net = DistributedDataParallel(model())
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
         train(net, rank, 2)
+        net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+        net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)  # waits for calls in callbacks
+        train(net, rank, 4)
 
     run(body, 2)
 
