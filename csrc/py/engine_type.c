@@ -5,7 +5,6 @@
  * connections are the parent's. */
 #include "py.h" /* first, as Python.h must be */
 
-#include <string.h>
 #include <unistd.h>
 
 #define SLICE_MS    100u  /* how long a wait runs before Python may handle a signal */
@@ -258,7 +257,7 @@ static PyObject *engine_waiting_for(PyObject *object, PyObject *unused)
         return NULL;
     }
     int rc = solo_waiting_for(solo, text, sizeof text);
-    return rc < 0 ? py_raise(rc) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    return rc < 0 ? py_raise(rc) : py_text(text);
 }
 
 static PyObject *engine_due(PyObject *object, PyObject *unused)
@@ -304,9 +303,9 @@ static PyObject *engine_members(PyObject *object, PyObject *unused)
     PyObject *list = count < 0 ? py_raise(count) : PyList_New(0);
     for (int i = 0; list && i < count; i++) {
         PyObject *row =
-            Py_BuildValue("{s:I,s:I,s:I,s:s,s:s}", "node_rank", members[i].node_rank, "slot",
+            Py_BuildValue("{s:I,s:I,s:I,s:N,s:N}", "node_rank", members[i].node_rank, "slot",
                           members[i].slot, "device_count", members[i].device_count, "name",
-                          members[i].name, "address", members[i].address);
+                          py_text(members[i].name), "address", py_text(members[i].address));
         if (!row || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);
         }

@@ -62,7 +62,7 @@ PyObject *py_log_lines(PyObject *module, PyObject *unused)
     char text[SOLO_TEXT_MAX];
     int level;
     while (list && take(&level, text)) {
-        PyObject *decoded = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+        PyObject *decoded = py_text(text);
         PyObject *row = decoded ? Py_BuildValue("(iN)", level, decoded) : NULL;
         if (!row || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);

@@ -143,24 +143,25 @@ static PyObject *status_dict(const struct solo_status *status)
     PyObject *members = PyList_New(0);
     for (uint32_t i = 0; members && i < status->listed && i < SOLO_MEMBERS_MAX; i++) {
         const struct solo_status_member *member = &status->members[i];
-        PyObject *row = Py_BuildValue(
-            "{s:I,s:I,s:I,s:N,s:K,s:K,s:s,s:s,s:s,s:s}", "node_rank", member->node_rank, "slot",
-            member->slot, "device_count", member->device_count, "live",
-            PyBool_FromLong(member->live), "version", member->version, "last_seen_ms",
-            member->last_seen_ms, "name", member->name, "address", member->address, "state",
-            member->state, "left", member->left);
+        PyObject *row =
+            Py_BuildValue("{s:I,s:I,s:I,s:N,s:K,s:K,s:N,s:N,s:N,s:N}", "node_rank",
+                          member->node_rank, "slot", member->slot, "device_count",
+                          member->device_count, "live", PyBool_FromLong(member->live), "version",
+                          member->version, "last_seen_ms", member->last_seen_ms, "name",
+                          py_text(member->name), "address", py_text(member->address), "state",
+                          py_text(member->state), "left", py_text(member->left));
         if (!row || PyList_Append(members, row) < 0) {
             Py_CLEAR(members);
         }
         Py_XDECREF(row);
     }
-    return members
-               ? Py_BuildValue("{s:s,s:K,s:K,s:K,s:I,s:I,s:I,s:N,s:N}", "job_id", status->job_id,
-                               "epoch", status->epoch, "round", status->round, "version",
-                               status->version, "min_nodes", status->min_nodes, "expected_nodes",
-                               status->expected_nodes, "member_count", status->member_count, "over",
-                               PyBool_FromLong(status->over), "members", members)
-               : NULL;
+    return members ? Py_BuildValue("{s:N,s:K,s:K,s:K,s:I,s:I,s:I,s:N,s:N}", "job_id",
+                                   py_text(status->job_id), "epoch", status->epoch, "round",
+                                   status->round, "version", status->version, "min_nodes",
+                                   status->min_nodes, "expected_nodes", status->expected_nodes,
+                                   "member_count", status->member_count, "over",
+                                   PyBool_FromLong(status->over), "members", members)
+                   : NULL;
 }
 
 PyObject *py_status(PyObject *module, PyObject *arguments, PyObject *keywords)

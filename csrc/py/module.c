@@ -1,7 +1,14 @@
 /* module.c - the CPython module solo._C: its functions and how its errors are raised. */
 #include "py.h"
 
+#include <string.h>
+
 #include "py/load.h"
+
+PyObject *py_text(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
 
 PyObject *py_raise_text(int rc, const char *text)
 {
@@ -9,7 +16,7 @@ PyObject *py_raise_text(int rc, const char *text)
     if (!module) {
         return NULL;
     }
-    PyObject *error = PyObject_CallMethod(module, "from_code", "is", rc, text);
+    PyObject *error = PyObject_CallMethod(module, "from_code", "iN", rc, py_text(text));
     Py_DECREF(module);
     if (error) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);

@@ -10,6 +10,10 @@
 
 #include "solo.h"
 
+/* A text of libsolo's as a str: one that another node gave, or that was cut to fit, need not be
+ * whole UTF-8. A new reference, or NULL with an exception. */
+PyObject *py_text(const char *text);
+
 /* Raises solo.errors' class for rc with `text`; always returns NULL. */
 PyObject *py_raise_text(int rc, const char *text);
 
