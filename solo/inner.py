@@ -91,14 +91,14 @@ class Node:
     def _say(self, message: dict[str, Any]) -> None:
         self._spoke_at = time.monotonic()
         payload = bytearray(json.dumps(message).encode())
-        self._broadcast(torch.tensor([len(payload)]))
+        self._broadcast(torch.tensor([len(payload)], device="cpu"))
         self._broadcast(torch.frombuffer(payload, dtype=torch.uint8))
 
     def _hear(self) -> dict[str, Any]:
         while True:
-            size = torch.zeros(1, dtype=torch.int64)
+            size = torch.zeros(1, dtype=torch.int64, device="cpu")
             self._broadcast(size)
-            payload = torch.empty(int(size), dtype=torch.uint8)
+            payload = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             self._broadcast(payload)
             message = json.loads(bytes(payload.tolist()))
             if "error" in message:
@@ -135,7 +135,7 @@ class Node:
         self._steps_to_poll -= 1
         if self._steps_to_poll > 0:
             return False
-        answer = torch.zeros(2, dtype=torch.int64)
+        answer = torch.zeros(2, dtype=torch.int64, device="cpu")
         if self.is_leader:
             now = time.monotonic()
             step = max(now - self._polled_at, 1e-6) / self._skipped

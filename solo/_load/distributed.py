@@ -25,7 +25,7 @@ def fill(tensor: torch.Tensor, name: str, table: Table, row: int, how: How) -> t
     dtype = dtypes()[table.tensors[row].dtype]
     direct = local.device == CPU and local.is_contiguous() and local.dtype == dtype
     if local.numel():
-        piece = local if direct else torch.empty(box.sizes, dtype=dtype)
+        piece = local if direct else torch.empty(box.sizes, dtype=dtype, device=CPU)
         read_box(table, row, box, piece, how)
         if not direct:
             with torch.no_grad():

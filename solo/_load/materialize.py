@@ -34,7 +34,9 @@ def materialize(obj: Any) -> int:
             copies[address] = storage.clone()  # type: ignore[no-untyped-call]
             copied += storage.nbytes()
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        own = torch.empty(0, dtype=tensor.dtype).set_(copies[address], offset, size, stride)
+        own = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
+            copies[address], offset, size, stride
+        )
         own = own.conj() if tensor.is_conj() else own  # views that read the same bytes otherwise
         tensor.data = torch._neg_view(own) if tensor.is_neg() else own
     return copied

@@ -264,8 +264,8 @@ def _faster(tables: list[Table], group: Any) -> str:
     dist.barrier(group=group)
     start = time.perf_counter()
     table.source.read(offset, size)
-    spent = torch.tensor([time.perf_counter() - start, 0.0], dtype=torch.float64)
-    data = torch.empty(size, dtype=torch.uint8)
+    spent = torch.tensor([time.perf_counter() - start, 0.0], dtype=torch.float64, device="cpu")
+    data = torch.empty(size, dtype=torch.uint8, device="cpu")
     start = time.perf_counter()
     _send(data, group)
     spent[1] = time.perf_counter() - start

@@ -23,7 +23,9 @@ class Ring:
 
     def __init__(self, size: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
-        self.buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        self.buffers = [
+            torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(2)
+        ]
         self.events: list[Any] = [None, None]
         self.stream: Any = torch.cuda.Stream(device) if pinned else None  # type: ignore[no-untyped-call]
         self.turn = 0
