@@ -17,6 +17,10 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+
+# Keeps torch.compile out of a function and of all that it calls, where a script compiles its
+# whole step. torch.compiler.disable does the same, but loads the compiler at once.
+from torch._compile import _disable_dynamo as _not_compiled
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim import optimizer as optim
@@ -150,22 +154,21 @@ def _optimizer_init(
         follow.made(optimizer)
 
 
+@_not_compiled
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     follow = takeover.active()
     if follow is not None:
         follow.before_step(optimizer)
 
 
+@_not_compiled
 def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     follow = takeover.active()
     if follow is not None:
         follow.after_step(optimizer)
 
 
-for _hook in (_before_step, _after_step):
-    _hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-
+@_not_compiled
 def _scaler_step(
     original: Callable[..., Any], scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any
 ) -> Any:

@@ -169,8 +169,9 @@ class Merger:
         self.left = True
         if self._engine is not None:
             engine, report = self._leader()
+            plain = reason.replace("\0", " ").encode(errors="replace").decode()
             try:
-                engine.leave(finished, reason)
+                engine.leave(finished, plain)
             except SoloError as error:
                 report.say(f"leaving: {error}")
             report.follow(engine)
@@ -319,8 +320,8 @@ class Merger:
         momenta: dict[str, torch.Tensor] = {}
         for index, (name, count, _dtype, role) in enumerate(self.model.layout()):
             if role != _C.MAX:
-                anchors[name] = torch.empty(count)
-                momenta[name] = torch.empty(count)
+                anchors[name] = torch.empty(count, dtype=torch.float32, device="cpu")
+                momenta[name] = torch.empty_like(anchors[name])
                 engine.read_anchor(index, anchors[name].data_ptr(), momenta[name].data_ptr())
         return anchors, momenta
 

@@ -111,6 +111,7 @@ class Model:
         self.entries: list[Entry] = []
         self.digest = ""  # of the frozen parameters that are left out
         self._known: set[int] = set()
+        self._left_out: list[Entry] = []
         frozen: list[Entry] = []
         for index, module in enumerate(self.modules):
             prefix = f"{index}." if len(self.modules) > 1 else ""
@@ -137,6 +138,7 @@ class Model:
             self.entries = [*frozen, *self.entries]
         elif frozen:
             self.digest = _digest(frozen)
+            self._left_out = frozen
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether this very tensor is part of the model, or was left out knowingly."""
@@ -157,17 +159,24 @@ class Model:
         return sum(entry.tensor.numel() for entry in self.entries)
 
     def tensors(self) -> list[Tensor]:
-        """All tensors as they are held now."""
-        return [entry.current().detach() for entry in self.entries]
+        """All tensors as they are held now, to be written to."""
+        return [entry.current().data for entry in self.entries]
 
     def check(self) -> None:
-        """Raise if parameters or buffers came or went since the model was taken over."""
+        """Raise if parameters or buffers came, went or thawed since the model was taken over."""
         if self._count_held() != self._module_count:
             raise InvalidArgument(
                 "the model was changed after solo took it over: it has "
                 f"{self._count_held()} parameters and buffers, it had {self._module_count}. "
                 "Change the model before it is wrapped and before the first step"
             )
+        for entry in self._left_out:
+            if entry.tensor.requires_grad:
+                raise InvalidArgument(
+                    f"{entry.name} was frozen when solo took the model over, and with the other "
+                    "frozen parameters too large to be merged; now it is trained, by each node "
+                    "alone. Unfreeze it before the first step, or freeze it again after that"
+                )
 
     def _count_held(self) -> int:
         return sum(
@@ -212,12 +221,14 @@ class Model:
 
 
 def _real(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    """Its values for a merge. Autograd must not see that write (``detach()`` would tell it): a
+    script with several optimizers may step one, which merges, between the forward and the
+    backward pass of another model, and would end with an error then."""
+    return torch.view_as_real(tensor.data) if tensor.is_complex() else tensor.data
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
 
 
 def _entries(module: nn.Module, prefix: str, skip: set[str]) -> Iterator[Entry]:

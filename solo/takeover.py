@@ -88,12 +88,12 @@ class Takeover:
         self.join_depth = 0  # inside torch's Join context
         self._idle = False  # stood down, or over
         self._wrapped: list[weakref.ref[DistributedDataParallel]] = []
-        self._optimizers: list[weakref.ref[Optimizer]] = []
+        # In the order in which they were made: parameters of each when last looked at.
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._clock: weakref.ref[Optimizer] | None = None
         self._expected: int | None = None
         self._dropped = False  # the gradients of the step that is under way
         self._others = 0  # steps of other optimizers since the clock's last
-        self._checked: dict[int, int] = {}  # parameters of each optimizer when last looked at
 
     # ---- what the script has made ----------------------------------------------------------
 
@@ -102,12 +102,12 @@ class Takeover:
         self._wrapped.append(weakref.ref(ddp))
 
     def made(self, optimizer: Optimizer) -> None:
-        """An optimizer was made."""
-        self._optimizers.append(weakref.ref(optimizer))
+        """An optimizer was made, or one is seen that was copied or unpickled."""
+        self._optimizers.setdefault(optimizer, 0)
 
     def optimizers(self) -> list[Optimizer]:
         """Those that are alive, in the order in which they were made."""
-        return [o for ref in self._optimizers if (o := ref()) is not None]
+        return list(self._optimizers)
 
     def stand_down(self) -> None:
         """Leave the script alone: it drives the sync itself."""
@@ -174,6 +174,7 @@ class Takeover:
         """An optimizer is about to step."""
         if self._idle:
             return
+        self.made(optimizer)
         if self.join():
             for other in self.optimizers():
                 for group in other.param_groups:
@@ -225,9 +226,9 @@ class Takeover:
         """An optimizer with parameters that nobody merges would train them alone: refuse."""
         merger = self.merger
         count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if merger is None or self._checked.get(id(optimizer)) == count:
+        if merger is None or self._optimizers[optimizer] == count:
             return
-        self._checked[id(optimizer)] = count
+        self._optimizers[optimizer] = count
         unknown = [
             tuple(p.shape)
             for group in optimizer.param_groups

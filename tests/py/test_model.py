@@ -80,6 +80,10 @@ def test_a_large_frozen_base_is_left_out_but_compared(monkeypatch: pytest.Monkey
     assert len(first.layout()) == 2
     assert first.layout() == same.layout() != other.layout()
     assert "frozen" in first.layout()[0][0]
+    first.check()
+    first.modules[0].requires_grad_(True)
+    with pytest.raises(InvalidArgument, match=r"0\.weight was frozen"):
+        first.check()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -93,6 +97,14 @@ def test_contiguous_tensors_are_used_in_place() -> None:
     module = nn.Linear(3, 3)
     addresses, _ = Model([module]).stage()
     assert addresses == [module.weight.data_ptr(), module.bias.data_ptr()]
+
+
+def test_a_script_s_default_device_is_not_that_of_the_copies() -> None:
+    module = nn.Linear(3, 2)
+    module.weight.data = module.weight.data.t().contiguous().t()
+    with torch.device("meta"):
+        _, owners = Model([module]).stage()
+    assert torch.equal(owners[0], module.weight)
 
 
 def test_others_go_through_a_copy_in_logical_order() -> None:
