@@ -82,7 +82,7 @@ def test_ddp_compresses_gradients_in_a_hook() -> None:
         net = DistributedDataParallel(model())
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
         train(net, rank, 2)
-        net = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+        net = DistributedDataParallel(model())
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)  # waits for calls in callbacks
         train(net, rank, 4)
