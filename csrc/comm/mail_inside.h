@@ -33,7 +33,13 @@ struct post {
     uint64_t moved;    /* bytes received, or handed on */
     uint32_t borrowed; /* frames that a link holds of `bytes` */
     uint8_t *bytes;
-    enum { POST_FRESH, POST_OFFERED, POST_MOVING, POST_ENDED } state;
+    enum {
+        POST_FRESH,
+        POST_CLAIMED, /* a receive: of an offer that could not be answered yet */
+        POST_OFFERED,
+        POST_MOVING,
+        POST_ENDED
+    } state;
     solo_done_fn done;
     void *context;
     int rc;

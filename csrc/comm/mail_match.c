@@ -43,18 +43,31 @@ static void end_unequal(struct mail *mail, struct post **at, uint32_t from, uint
     mail_end_receive(mail, at, SOLO_EMISMATCH, text);
 }
 
-/* Answers an offer. False: there is no room for the answer now. */
+/* The receive that an offer is for. */
+static struct post **match_offer(struct mail *mail, uint32_t from, uint64_t tag, uint64_t id)
+{
+    for (struct post **at = &mail->receives.first; *at; at = &(*at)->next) {
+        if ((*at)->state == POST_CLAIMED && (*at)->peer == from && (*at)->id == id) {
+            return at;
+        }
+    }
+    return match(mail, from, tag);
+}
+
+/* Answers an offer. False: there is no room for the answer now, but the receive is taken: what
+ * comes behind the offer must not get it. */
 static bool answer(struct mail *mail, struct post **at, uint32_t from, uint64_t id, uint64_t size)
 {
     struct post *post = *at;
     bool fits = post->size == size;
     struct mail_item item = {.kind = fits ? MAIL_WANT : MAIL_REFUSE, .id = id, .size = post->size};
+    post->peer = from;
+    post->id = id;
+    post->state = POST_CLAIMED;
     if (!mail_reply(mail, from, &item)) {
         return false;
     }
-    post->peer = from;
     if (fits) {
-        post->id = id;
         post->state = POST_MOVING;
     } else {
         end_unequal(mail, at, from, size);
@@ -103,7 +116,7 @@ static bool whole_arrived(struct mail *mail, const struct mail_arrival *arrival)
 static bool offer_arrived(struct mail *mail, const struct mail_arrival *arrival)
 {
     const struct mail_item *item = &arrival->item;
-    struct post **at = match(mail, arrival->from, item->tag);
+    struct post **at = match_offer(mail, arrival->from, item->tag, item->id);
     if (!at || !answer(mail, at, arrival->from, item->id, item->size)) {
         return keep(mail, arrival);
     }
@@ -188,12 +201,13 @@ bool mail_arrived(struct mail *mail, const struct mail_arrival *arrival)
 /* A letter for a receive that was posted after it came. False: not yet. */
 static bool open_letter(struct mail *mail, struct letter *letter)
 {
+    if (letter->offer) {
+        struct post **at = match_offer(mail, letter->peer, letter->tag, letter->id);
+        return at && answer(mail, at, letter->peer, letter->id, letter->size);
+    }
     struct post **at = match(mail, letter->peer, letter->tag);
     if (!at) {
         return false;
-    }
-    if (letter->offer) {
-        return answer(mail, at, letter->peer, letter->id, letter->size);
     }
     mail->kept -= letter->size;
     (*at)->peer = letter->peer;

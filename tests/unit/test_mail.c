@@ -227,3 +227,69 @@ TEST(a_collective_begins_while_another_thread_moves_messages)
     run(2, 1, 20000, both_at_once);
     run(2, 2, 20000, both_at_once);
 }
+
+/* The way to rank 0 is full, so that the long message cannot be asked for: the short one behind it
+ * must not get its receive. */
+enum { FILL_BYTES = 4064, FILL_FRAMES = 32, LONG_BYTES = 8192 }; /* 32 frames fill a tube */
+
+static _Atomic uint32_t filled;
+
+static void on_filled(void *context, int rc, const char *text, uint32_t source)
+{
+    (void)context, (void)text, (void)source;
+    atomic_fetch_add(&filled, rc == 0);
+}
+
+static void fill_way(struct solo_group *group)
+{
+    static const uint8_t bytes[FILL_BYTES];
+    const uint32_t fits = (64u << 20) / FILL_BYTES + FILL_FRAMES; /* kept early, and on the way */
+    uint64_t deadline_us = clock_us() + 20000000;
+    for (uint32_t i = 0; i <= fits; i++) {
+        CHECK_EQ(solo_group_send(group, 0, 9, bytes, FILL_BYTES, 0, on_filled, NULL), 0);
+    }
+    while (atomic_load(&filled) < fits && clock_us() < deadline_us) {
+        clock_sleep_until(clock_us() + 1000);
+    }
+    CHECK_EQ(atomic_load(&filled), fits);
+}
+
+static void empty_way(struct solo_group *group)
+{
+    static uint8_t rooms[2 * FILL_FRAMES][FILL_BYTES];
+    for (int i = 0; i < 2 * FILL_FRAMES; i++) {
+        CHECK_EQ(solo_group_receive(group, 1, 9, rooms[i], FILL_BYTES, 0, on_filled, NULL), 0);
+    }
+}
+
+static void behind_an_offer(struct solo_group *group, uint32_t rank, uint32_t size)
+{
+    (void)size;
+    static uint8_t sent[LONG_BYTES] = {[LONG_BYTES - 1] = 7}, room[LONG_BYTES];
+    static struct letter unasked, longer[2], shorter[2];
+    struct letter *at_long = &longer[rank], *at_short = &shorter[rank];
+    at_short->value = 5;
+    if (rank == 1) {
+        at_short->value = 0;
+        CHECK_EQ(solo_group_receive(group, 0, 7, room, LONG_BYTES, 0, on_done, at_long), 0);
+        CHECK_EQ(solo_group_receive(group, 0, 7, &at_short->value, 4, 0, on_done, at_short), 0);
+        fill_way(group);
+    } else { /* whoever waits for something takes in what comes early */
+        CHECK_EQ(solo_group_receive(group, 1, 1, &unasked.value, 4, 0, on_done, &unasked), 0);
+    }
+    pthread_barrier_wait(&world.barrier);
+    if (rank == 0) {
+        CHECK_EQ(solo_group_send(group, 1, 7, sent, LONG_BYTES, 0, on_done, at_long), 0);
+        CHECK_EQ(solo_group_send(group, 1, 7, &at_short->value, 4, 0, on_done, at_short), 0);
+        clock_sleep_until(clock_us() + 50000); /* both are likely there while the way is full */
+        empty_way(group);
+    }
+    await(at_long);
+    await(at_short);
+    CHECK(rank == 0 || (room[LONG_BYTES - 1] == 7 && at_short->value == 5));
+}
+
+TEST(a_message_behind_one_that_cannot_be_asked_for_yet_does_not_get_its_receive)
+{
+    run(2, 1, 60000, behind_an_offer);
+}
