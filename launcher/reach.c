@@ -13,6 +13,7 @@ enum {
     LINE_EVERY_MS = 10000, /* between two lines of a wait */
     SAME_HOST_MS = 2000,   /* for the ranks of a killed node to go, before it may restart */
     SILENT_MS = 3000,      /* a holder of our rank that is silent so long may be dead */
+    CLOSED_MAX = 3,        /* a master that dies closes in the middle too: asked so often */
 };
 
 uint64_t reach_now_ms(void)
@@ -231,8 +232,10 @@ static struct finding given_up(const struct launch *launch, const char *why)
 static struct finding reach(struct launch *launch, bool runs)
 {
     struct wait wait = wait_begin(launch, "the master");
+    int closed = 0;
     for (;;) {
         struct solo_status status;
+        uint64_t asked = reach_now_ms();
         struct finding finding = reach_once(launch, PROBE_MS, &status, true);
         uint64_t now = reach_now_ms();
         if (finding.level == LEVEL_OK) {
@@ -242,6 +245,7 @@ static struct finding reach(struct launch *launch, bool runs)
         }
         bool patient =
             finding.code == CODE_RANK_HELD && may_go_away(launch, &status, now - wait.begun_ms);
+        patient |= finding.code == CODE_NOT_SOLO && now - asked < PAUSE_MS && ++closed < CLOSED_MAX;
         if (finding.level == LEVEL_FAIL && !patient) {
             return finding;
         }
