@@ -247,6 +247,10 @@ int solo_file_info_get(struct solo_file *file, struct solo_file_info *out);
 void solo_file_source(struct solo_file *file, struct solo_ckpt_source *out);
 /* Share of some sampled pages that are in the page cache, 0 to 100; -1: cannot be told. */
 int solo_file_cached(struct solo_file *file, uint64_t offset, uint64_t bytes);
+/* The file `from` takes the name `to`; 1: what had that name is called `from` now; 0: nothing
+ * had it. At once: of two that take one name each gets another file back. SOLO_ENOTSUP: the
+ * file system cannot, and nothing was changed. */
+int solo_file_swap(const char *from, const char *to);
 
 /* Memory for `bytes`, in huge pages where the kernel gives them; address minus `congruent_to`
  * is a multiple of 4096, from 2 MiB on of 2 MiB. Untouched parts cost nothing. */

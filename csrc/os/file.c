@@ -12,6 +12,7 @@
 
 #define RETRIES_MAX  3 /* of EIO and ESTALE: network storage recovers from both */
 #define SAMPLE_PAGES 16
+#define SWAPS_MAX    16 /* tries */
 
 /* Magic numbers of statfs(2). `network`: a mapping of it is slow or can fault at any time. */
 static const struct {
@@ -227,6 +228,27 @@ int solo_file_cached(struct solo_file *file, uint64_t offset, uint64_t bytes)
         cached += got == 1;
     }
     return told ? cached * 100 / told : -1;
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+int solo_file_swap(const char *from, const char *to)
+{
+    for (int i = 0; i < SWAPS_MAX; i++) { /* the name may come and go in between */
+        if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
+            return 1;
+        }
+        if (errno == ENOENT && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) {
+            return 0;
+        }
+        if (errno != EEXIST) {
+            break;
+        }
+    }
+    if (errno == EINVAL || errno == ENOSYS || errno == EEXIST) {
+        return err_set(SOLO_ENOTSUP, "%s cannot change places with %s here", from, to);
+    }
+    return err_errno("renaming %s to %s", from, to);
 }
 
 /* ---- a file as a source of ckpt/ -------------------------------------------------------------- */

@@ -179,12 +179,28 @@ static PyObject *crc32_at(PyObject *module, PyObject *arguments)
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLong(value);
 }
 
+static PyObject *swap(PyObject *module, PyObject *arguments)
+{
+    PyObject *from, *to;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O&O&:swap", PyUnicode_FSConverter, &from,
+                          PyUnicode_FSConverter, &to)) {
+        return NULL;
+    }
+    const char *old = PyBytes_AsString(from), *new = PyBytes_AsString(to);
+    int rc = old && new ? solo_file_swap(old, new) : SOLO_EINVAL;
+    Py_DECREF(from);
+    Py_DECREF(to);
+    return rc < 0 ? py_raise(rc) : PyBool_FromLong(rc);
+}
+
 static PyMethodDef functions[] = {
     {"shards", shards, METH_O, "shards(json) -> (names, files, total, faults)"},
     {"chunk", chunk, METH_VARARGS,
      "chunk(file, base, size) -> (offset, bytes, dtype, sizes, crc), or [fault]"},
     {"dtype_names", dtype_names, METH_NOARGS, "[(name, bits)], by dtype number"},
     {"sniff", sniff, METH_VARARGS, "sniff(head, file_bytes) -> kind"},
+    {"swap", swap, METH_VARARGS, "swap(from, to): names; whether `to` was there"},
     {"store", store, METH_VARARGS, "store(address, bytes)"},
     {"crc32_at", crc32_at, METH_VARARGS, "crc32_at(address, size): of zip"},
     {"crc32", crc32, METH_VARARGS, "crc32(bytes, start=0): of zip"},

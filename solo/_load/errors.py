@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +122,9 @@ def read_error(path: str, error: Exception) -> Exception:
         return fail("changed", text, path=path, fix="wait until its writer has finished")
     if code == CheckpointError.code:
         return fail("mismatch", text, path=path, fix="do not trust this file")
+    if code == SYSTEM_CODE and text.endswith(os.strerror(errno.EFAULT)):
+        text = "a tensor of the target is in memory that cannot be written: a read-only mapping"
+        return fail("argument", text, path=path, fix="load(path) gives tensors of their own")
     if code == SYSTEM_CODE:
         return fail("io", text, path=path, fix="look at the disk or the network")
     return error

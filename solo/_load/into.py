@@ -111,6 +111,8 @@ def targets(target: Any) -> dict[str, torch.Tensor]:
 
 def _unfillable(tensor: torch.Tensor) -> str:
     """Why a tensor cannot be written to as it is; "" if it can."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "has no shape yet: call the lazy module on a batch first"
     if tensor.layout != torch.strided or tensor.is_nested:
         return f"has the layout {'nested' if tensor.is_nested else tensor.layout}"
     if boxes.is_distributed(tensor):

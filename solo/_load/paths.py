@@ -129,4 +129,10 @@ def _cannot_open(path: str, error: Exception) -> CheckpointError:
         return fail(
             "permission", "it may not be read by this user", path=path, fix=f"chmod u+r {path}"
         )
+    if os.path.exists(path) and not os.path.isfile(path):
+        text, fix = (
+            "a pipe or a device, not a regular file",
+            "copy it into a file, or to io.BytesIO",
+        )
+        return fail("io", text, path=path, fix=fix)
     return fail("io", str(error), path=path)

@@ -17,6 +17,7 @@ from solo import _C
 from solo._load.errors import CheckpointError, Problem, fail
 from solo._load.memory import parse_bytes
 from solo._load.objects import TIED
+from solo.errors import NotSupported
 
 NAMES = {  # torch dtype to safetensors' name
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
@@ -98,7 +99,11 @@ def _write(target: str, kind: str, obj: Any, metadata: Mapping[str, str] | None)
         atomically(target, lambda stream: torch.save(obj, stream))
 
 
-def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
+def atomically(
+    target: str,
+    write: Callable[[IO[bytes]], object],
+    take: Callable[[str, str], object] = os.replace,
+) -> None:
     """Write beside the target, make it durable, then take the name."""
     if os.path.isdir(target):  # told before anything is written
         text, fix = "there is a directory of that name", "name a file, or give shard_size="
@@ -121,7 +126,7 @@ def atomically(target: str, write: Callable[[IO[bytes]], object]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+        take(temporary, target)
     except BaseException as error:
         with contextlib.suppress(OSError):  # interrupted when it had its name already
             os.unlink(temporary)
@@ -166,14 +171,9 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
             fix=NOT_FLAT,
         )
     problems = [
-        Problem(
-            "argument", f"{name!r} is {type(value).__name__}, not a dense tensor", record=str(name)
-        )
+        Problem("argument", f"{name!r} {wrong}", record=str(name))
         for name, value in obj.items()
-        if not isinstance(value, torch.Tensor)
-        or not isinstance(name, str)
-        or value.layout != torch.strided
-        or value.is_meta
+        if (wrong := _unfit(name, value))
     ]
     problems += [
         Problem("argument", f"{name!r} is a name that a file cannot hold", record=repr(name))
@@ -183,6 +183,17 @@ def _tensors(obj: Any) -> dict[str, torch.Tensor]:
     if problems:
         raise CheckpointError(problems, fix=NOT_FLAT)
     return dict(obj)
+
+
+def _unfit(name: object, value: object) -> str:
+    """Why an item cannot be in a file of dense tensors by name; "" if it can."""
+    if not isinstance(value, torch.Tensor):
+        return f"is {type(value).__name__}, not a dense tensor"
+    if value.layout != torch.strided:
+        return f"has the layout {value.layout}, and is not a dense tensor"
+    if value.is_meta:
+        return "is on meta: it has no data"
+    return "" if isinstance(name, str) else "is a name that is no text"
 
 
 def _is_text(name: str) -> bool:
@@ -217,7 +228,9 @@ def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     first: dict[Any, str] = {}
     out = {}
     for name, tensor in tensors.items():
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        seen_as = (tensor.is_conj(), tensor.is_neg())
+        where = (tensor.data_ptr(), tensor.device)
+        key = (*where, tensor.dtype, tensor.shape, tensor.stride(), seen_as)
         if tensor.numel() and first.setdefault(key, name) != name:
             out[name] = first[key]
     return out
@@ -258,7 +271,8 @@ def write_safetensors(
 
 def _write_data(tensor: torch.Tensor, stream: IO[bytes]) -> None:
     """In pieces, so that a tensor of another device or layout needs no second copy at once."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    flat = plain.contiguous().reshape(-1).view(torch.uint8)
     for at in range(0, flat.numel(), CHUNK_BYTES):
         stream.write(flat[at : at + CHUNK_BYTES].cpu().numpy().data)
 
@@ -295,17 +309,36 @@ def _save_shards(
         files = _names(folder, stem, suffix, len(parts), usual=alone)
         weight_map = {n: file for file, part in zip(files, parts, strict=True) for n in part}
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
+        before: set[str] = set()
+
+        def take(temporary: str, name: str) -> None:
+            before.update(_replaced(temporary, name))
+
         try:
             for file, part in zip(files, parts, strict=True):
                 _write(os.path.join(folder, file), kind, part, metadata)
-            before = _files_of(index)
             # Last: by it the new files take the place of the old ones, all at once.
-            atomically(index, lambda stream: stream.write(text.encode()))
+            atomically(index, lambda stream: stream.write(text.encode()), take)
         except BaseException:
             _remove(folder, set(files) - _files_of(index))  # nobody's, without an index
             raise
         _remove(folder, before - set(files))
     return [*(os.path.join(folder, file) for file in files), index]
+
+
+def _replaced(temporary: str, index: str) -> set[str]:
+    """Put a new index in the old one's place, and give the files that the old one named. Of two
+    that save at once each so replaces another index, and none is forgotten."""
+    try:
+        if not _C.swap(temporary, index):
+            return set()
+    except NotSupported:  # NFS and others
+        before = _files_of(index)
+        os.replace(temporary, index)
+        return before
+    before = _files_of(temporary)
+    os.unlink(temporary)
+    return before
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 import resource
@@ -13,6 +14,7 @@ import torch
 
 import solo
 from solo._load import save
+from solo.errors import NotSupported
 
 STATE = {f"w{i}": torch.full((100,), float(i)) for i in range(4)}
 
@@ -30,12 +32,12 @@ def test_an_interrupted_save_leaves_nothing_behind(
     real = save.atomically
     calls = 0
 
-    def interrupted(target: str, write: Any) -> None:
+    def interrupted(target: str, *arguments: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == at + 1:
             raise KeyboardInterrupt
-        real(target, write)
+        real(target, *arguments)
 
     monkeypatch.setattr(save, "atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -48,8 +50,8 @@ def test_a_save_that_is_interrupted_once_it_is_there_stays(
 ) -> None:
     real = save.atomically
 
-    def interrupted(target: str, write: Any) -> None:
-        real(target, write)
+    def interrupted(target: str, *arguments: Any) -> None:
+        real(target, *arguments)
         if target.endswith(".json"):
             raise KeyboardInterrupt
 
@@ -123,3 +125,78 @@ def test_more_shards_than_files_may_be_open_are_told_as_that(tmp_path: pathlib.P
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert "ulimit -n" in caught.value.fix
     assert len(solo.load(tmp_path / "m")) == 100
+
+
+def in_the_middle(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
+    """Let ``act`` run once: when the shards are written, just before their index is."""
+    real = save.atomically
+    acted: list[bool] = []
+
+    def atomically(target: str, *arguments: Any) -> None:
+        if target.endswith(".json") and not acted:
+            acted.append(True)
+            act()
+        real(target, *arguments)
+
+    monkeypatch.setattr(save, "atomically", atomically)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_last_of_two_savers_takes_away_what_the_other_wrote(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    folder = tmp_path / "m"
+    if before:
+        shards(folder)
+    other = {name: value + 10 for name, value in STATE.items()}
+    in_the_middle(monkeypatch, lambda: shards(folder, other))
+    mine = shards(folder)
+    assert sorted(path.name for path in folder.iterdir()) == mine
+    assert torch.equal(solo.load(folder)["w1"], STATE["w1"])
+
+
+def test_many_who_save_at_once_leave_the_files_of_one(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "m"
+    states = [{name: value + i for name, value in STATE.items()} for i in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(len(states)) as pool:
+        written = list(pool.map(lambda state: shards(folder, state), states))
+    assert sorted(path.name for path in folder.iterdir()) in written
+    assert len(solo.load(folder)) == len(STATE)
+
+
+def test_where_names_cannot_be_swapped_the_index_is_replaced(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(temporary: str, index: str) -> bool:
+        raise NotSupported("not here")
+
+    monkeypatch.setattr(save._C, "swap", refuses)
+    shards(tmp_path / "m")
+    mine = shards(tmp_path / "m")
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == mine
+
+
+def test_views_that_stand_for_other_values_are_saved_as_what_they_show(
+    tmp_path: pathlib.Path,
+) -> None:
+    z = torch.randn(4, dtype=torch.complex64)
+    state = {"z": z, "conjugate": z.conj(), "negative": z.conj().imag, "imag": z.imag}
+    solo.save(state, tmp_path / "x.safetensors")
+    loaded = solo.load(tmp_path / "x.safetensors")
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(2, device="meta"), "'w' is on meta: it has no data"),
+        (torch.eye(2).to_sparse(), "'w' has the layout torch.sparse_coo"),
+        ([1], "'w' is list, not a dense tensor"),
+    ],
+)
+def test_what_no_file_of_dense_tensors_can_hold_is_told_with_the_reason(
+    tmp_path: pathlib.Path, value: Any, words: str
+) -> None:
+    with pytest.raises(solo.CheckpointError) as caught:
+        solo.save({"w": value}, tmp_path / "x.safetensors")
+    assert words in str(caught.value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import pathlib
+import warnings
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from load_files import packed, write
 
 import solo
+from solo import CheckpointError
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -114,3 +117,22 @@ def test_tied_parameters_take_the_last_of_what_the_file_has_apart(
     caplog.clear()
     solo.load_into(part, write(tmp_path, "s.pt", packed(part)))
     assert not caplog.text
+
+
+def test_a_target_in_memory_that_cannot_be_written_is_told_as_that(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed({"w": torch.ones(5000)}))
+    (tmp_path / "readonly").write_bytes(bytes(20000))
+    with (tmp_path / "readonly").open("rb") as stream:
+        room = mmap.mmap(stream.fileno(), 20000, prot=mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says so too
+        target = torch.frombuffer(room, dtype=torch.float32)
+    with pytest.raises(CheckpointError, match="memory that cannot be written") as caught:
+        solo.load_into({"w": target}, path)
+    assert caught.value.reason == "argument"
+
+
+def test_a_lazy_module_is_told_to_be_called_first(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "x.pt", packed(torch.nn.Linear(2, 3).state_dict()))
+    with pytest.raises(CheckpointError, match="'weight' has no shape yet"):
+        solo.load_into(torch.nn.LazyLinear(3), path)
