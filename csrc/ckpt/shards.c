@@ -243,11 +243,6 @@ void solo_ckpt_shards_close(struct solo_ckpt_shards *shards)
     }
 }
 
-uint32_t solo_ckpt_shards_faults(const struct solo_ckpt_shards *shards)
-{
-    return shards->faults.count;
-}
-
 int solo_ckpt_shards_fault_get(const struct solo_ckpt_shards *shards, uint32_t index,
                                struct solo_ckpt_fault *out)
 {

@@ -320,8 +320,8 @@ struct solo_status {
 };
 
 /* Asks the master at url for its status within timeout_ms, without joining; job_id NULL or "":
- * whichever job it serves. Returns 0 with
- * reach == SOLO_REACHED, or an error with *out->reach saying which kind. */
+ * whichever job it serves. 0 with reach == SOLO_REACHED, or an error with *out->reach saying which
+ * kind. */
 int solo_status_get(const char *url, const char *job_id, const char *token, uint32_t timeout_ms,
                     struct solo_status *out);
 

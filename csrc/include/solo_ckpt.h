@@ -69,7 +69,7 @@ struct solo_ckpt_fault {
 /* ---- the index of one file ------------------------------------------------------------- */
 
 /* Where the bytes come from. `read` fills all of `bytes` or returns an error; it is called
- * only inside solo_ckpt_open and solo_ckpt_record_read, on the caller's thread. */
+ * only inside solo_ckpt_open, on the caller's thread. */
 struct solo_ckpt_source {
     void *context;
     uint64_t base, size; /* the checkpoint is `size` bytes from `base` on */
@@ -223,7 +223,6 @@ struct solo_ckpt_shards;
 /* Gives *out even with faults, as solo_ckpt_open. */
 int solo_ckpt_shards_open(const void *json, size_t size, struct solo_ckpt_shards **out);
 void solo_ckpt_shards_close(struct solo_ckpt_shards *shards);
-uint32_t solo_ckpt_shards_faults(const struct solo_ckpt_shards *shards);
 int solo_ckpt_shards_fault_get(const struct solo_ckpt_shards *shards, uint32_t index,
                                struct solo_ckpt_fault *out);
 size_t solo_ckpt_shards_names(const struct solo_ckpt_shards *shards,
@@ -240,6 +239,7 @@ struct solo_file_info {
     char filesystem[16]; /* "ext4", "nfs" */
 };
 struct solo_file;
+/* Gives *out: solo_file_close. SOLO_ENOENT; SOLO_EINVAL: not a regular file; SOLO_ESYS. */
 int solo_file_open(const char *path, struct solo_file **out);
 void solo_file_close(struct solo_file *file);
 int solo_file_info_get(struct solo_file *file, struct solo_file_info *out);

@@ -27,36 +27,3 @@ void futex_wake(_Atomic uint32_t *word, uint32_t count)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE, count > INT_MAX ? INT_MAX : (int)count, NULL, NULL,
             0);
 }
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-int futex_wait_change(_Atomic uint32_t *word, uint32_t expected, uint32_t spin_us,
-                      uint64_t deadline_us)
-{
-    uint64_t spin_until_us = spin_us ? clock_us() + spin_us : 0;
-    while (spin_us) {
-        for (int i = 0; i < 64; i++) { /* the clock costs about as much as these */
-            if (atomic_load_explicit(word, memory_order_acquire) != expected) {
-                return 0;
-            }
-            relax();
-        }
-        if (clock_us() >= spin_until_us) {
-            break;
-        }
-    }
-    while (atomic_load_explicit(word, memory_order_acquire) == expected) {
-        if (futex_wait(word, expected, deadline_us) == SOLO_ETIMEDOUT &&
-            atomic_load_explicit(word, memory_order_acquire) == expected) {
-            return SOLO_ETIMEDOUT;
-        }
-    }
-    return 0;
-}

@@ -12,9 +12,4 @@
 int futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_us);
 void futex_wake(_Atomic uint32_t *word, uint32_t count); /* UINT32_MAX: all */
 
-/* Spins at most spin_us, then sleeps, until *word != expected: 0, or SOLO_ETIMEDOUT. Spins not
- * at all when spin_us is 0: right where there are more waiters than cores. */
-int futex_wait_change(_Atomic uint32_t *word, uint32_t expected, uint32_t spin_us,
-                      uint64_t deadline_us);
-
 #endif

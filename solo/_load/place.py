@@ -42,12 +42,6 @@ class Placement:
     restore: Callable[[Any, str], Any] | None = None
     notes: list[str] = field(default_factory=list)
 
-    def bytes_by_device(self, table: Table) -> dict[str, int]:
-        out: dict[str, int] = {}
-        for device, row in zip(self.devices, table.storages, strict=True):
-            out[str(device)] = out.get(str(device), 0) + row.bytes
-        return out
-
 
 def why_no_cuda() -> str:
     """Why this process sees no CUDA device, in words."""

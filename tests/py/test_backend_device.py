@@ -327,6 +327,17 @@ def test_two_ranks_on_one_device_do_without_nccl() -> None:
     run(body, 2, nccl=True, one_device=True)
 
 
+def test_the_first_device_of_two_ranks_is_two_where_each_is_shown_another() -> None:
+    def body(rank: int, world: int) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+        tensor = to_device(torch.ones(10))
+        dist.all_reduce(tensor)
+        assert (tensor.cpu() == 2).all()
+        assert torch.ops.solo.nccl_calls(dist.group.WORLD.boxed()) == 1
+
+    run(body, 2, nccl=True, one_device=True)
+
+
 def test_nccl_is_used_where_every_rank_has_it() -> None:
     def body(rank: int, world: int) -> None:
         tensor = to_device(torch.ones(10))

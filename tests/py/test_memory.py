@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from solo import memory
+from solo import _C, memory
 from solo.config import Config
-from solo.errors import OutOfMemory
+from solo.errors import InvalidArgument, OutOfMemory
 
 MIB = 1 << 20
 
@@ -39,3 +39,10 @@ def test_the_users_limit_is_each_ranks_own() -> None:
     memory.check(config, parameters(10), [], 30 * MIB)  # 30 + 30 of 80 in the leader
     with pytest.raises(OutOfMemory, match=r"80.0 MiB of memory left \(--memory 90.0 MiB a rank"):
         memory.check(Config(memory=90 * MIB), parameters(10), [], 60 * MIB)
+
+
+def test_a_model_that_would_be_refused_is_told_before() -> None:
+    plain = _C.memory_needed([("weight", 1000, _C.F32, _C.PARAM)])
+    assert plain > 3 * 4000
+    with pytest.raises(InvalidArgument, match="cannot be merged as 'param'"):
+        _C.memory_needed([("counter", 1, _C.I64, _C.PARAM)])
