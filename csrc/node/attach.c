@@ -198,7 +198,7 @@ static int prepare_job(struct solo *solo, struct layout *layout)
     char name[SAVER_NAME_MAX];
     state_name(settings->job_id, settings->node_rank, name, sizeof name);
     (void)store_sweep(settings->state_dir, name);
-    struct state_version version;
+    struct state_version version = {0};
     int rc = state_read(&solo->job, settings->state_dir, name, &version);
     if (rc >= 0) {
         solo->own = (struct msg_held){true, version.version, version.digest, version.job_step};

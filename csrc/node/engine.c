@@ -61,7 +61,7 @@ static int copy_config(struct settings *settings, const struct solo_config *from
     }
     TRY(solo_url_parse(config.master_url, &settings->master));
     TRY(rule_parse(config.outer, &settings->rule));
-    const struct codec *codec;
+    const struct codec *codec = NULL;
     TRY(codec_find(config.codec, &codec));
     snprintf(settings->codec, sizeof settings->codec, "%s", codec_name(codec));
     settings->node_rank = config.node_rank;

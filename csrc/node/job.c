@@ -54,7 +54,7 @@ static uint64_t residual_bytes(const struct layout *layout, const struct codec *
 
 uint64_t job_bytes(const struct layout *layout, const struct job_config *config)
 {
-    const struct codec *codec;
+    const struct codec *codec = NULL;
     if (codec_find(config->codec, &codec) < 0) {
         codec = codec_exact();
     }

@@ -168,8 +168,8 @@ static int read_body(struct job *job, int fd, const struct header *header)
 int state_read(struct job *job, const char *folder, const char *name,
                struct state_version *version_out)
 {
-    int fd;
-    uint64_t file_bytes;
+    int fd = -1;
+    uint64_t file_bytes = 0;
     TRY(store_open(folder, name, &fd, &file_bytes));
     uint8_t bytes[STATE_HEADER_BYTES];
     struct header header = {0};
