@@ -8,7 +8,8 @@
 #include "base/log.h"
 #include "node/engine.h"
 
-#define WORK_SLICE_US 1000u /* of one turn */
+#define WORK_SLICE_US     1000u /* of one turn */
+#define EXCHANGE_SLICE_US 20u   /* the same of chunks for others, who have some for us meanwhile */
 
 /* ---- the two queues ---------------------------------------------------------------------- */
 
@@ -407,11 +408,17 @@ void work_finish(struct solo *solo)
     }
 }
 
+static bool is_exchange(const struct works *works)
+{
+    enum work_kind kind = works->count ? head(works)->kind : WORK_APPLY;
+    return kind == WORK_ENCODE || kind == WORK_REDUCE;
+}
+
 static void on_turn(void *context)
 {
     struct solo *solo = context;
     solo->work_queued = false;
-    uint64_t end_us = clock_us() + WORK_SLICE_US;
+    uint64_t end_us = clock_us() + (is_exchange(&solo->works) ? EXCHANGE_SLICE_US : WORK_SLICE_US);
     while (solo->news.count && !solo->ended) {
         struct work work = *head(&solo->news);
         pop(&solo->news);

@@ -6,8 +6,12 @@
 #include "base/err.h"
 #include "os/conn_inside.h"
 
-/* What one connection may move in one turn before others have theirs. */
-enum { TURN_BYTES = 4 << 20, PARTS_MAX = 16, ROOM_BELOW = 2, UNCHECKED_BYTES = 4096 };
+/* What one connection may move in one turn before others have theirs. Frames in shared memory are
+ * worked with where they lie, and the other side fills up what is taken: with more than two of the
+ * largest a turn, one side of a merge would only take for milliseconds, and the other, which gets
+ * nothing to take, stand still. */
+enum { TURN_BYTES = 4 << 20, SHM_TURN_BYTES = 512 << 10 };
+enum { PARTS_MAX = 16, ROOM_BELOW = 2, UNCHECKED_BYTES = 4096 };
 
 /* ---- sending ---------------------------------------------------------------------------- */
 
@@ -319,7 +323,7 @@ static void end_of_input(struct conn *conn, int rc)
 
 void conn_receive(struct conn *conn)
 {
-    size_t budget = TURN_BYTES;
+    size_t budget = conn_is_shm(conn) ? SHM_TURN_BYTES : TURN_BYTES;
     conn->more_input = conn->drained = false;
     while (budget > 0 && conn_alive(conn) && !conn->paused) {
         ssize_t count = receive_step(conn);

@@ -64,3 +64,33 @@ TEST(a_full_ring_offers_no_room_and_says_when_it_may)
     CHECK_EQ(link_room(client.link, CHUNK, CHUNK, &room), 0);
     close_door();
 }
+
+/* Else who takes for others has no turn for what others wait for. */
+TEST(a_turn_takes_only_a_few_frames_of_a_full_ring)
+{
+    void *room = NULL;
+    struct frame frame = {.type = FRAME_DELTA};
+    open_door("127.0.0.1");
+    dial(1, true);
+    UNTIL(client.opened && server.link);
+    server.place_rc = SOLO_EAGAIN; /* until all are there */
+    while (link_room(client.link, CHUNK, 0, &room) == 0) {
+        memcpy(room, source + frame.chunk, CHUNK);
+        CHECK_EQ(link_send(client.link, &frame, room, CHUNK, frame.chunk), 0);
+        frame.chunk++;
+    }
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
+    }
+    CHECK(frame.chunk > 8 && server.frames == 0);
+    server.place_rc = CONN_IN_PLACE;
+    link_resume(server.link);
+    uint64_t deadline_us = clock_us() + 20000000;
+    while (server.frames < (int)frame.chunk) {
+        int before = server.frames;
+        CHECK(clock_us() < deadline_us);
+        CHECK_EQ(loop_turn(loop, deadline_us), 0);
+        CHECK(server.frames - before <= 4); /* the bell's and the turn's own */
+    }
+    close_door();
+}
