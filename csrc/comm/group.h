@@ -52,9 +52,9 @@ struct solo_group {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct job *first, *last;
-    struct job *ahead; /* no more in the list: its operation has begun; the next to be run */
-    bool looks_ahead;  /* what is under way is the last operation of a posted call */
-    uint32_t queued;
+    struct job *ahead, *ahead_last; /* their operations have begun; the next to be run */
+    bool looks_ahead;               /* what is under way is the last operation of a posted call */
+    uint32_t queued, ahead_count;
     bool busy, has_worker, closing;
     struct thread worker;
     int fault_rc;
@@ -83,9 +83,9 @@ int mixed_run(struct solo_group *group, const struct solo_op *op, uint64_t seque
 
 /* queue.c: one operation now, on this thread, which holds `busy`. */
 int group_execute(struct solo_group *group, const struct solo_op *op, uint64_t deadline_us);
-/* queue.c: the operation behind the one under way if it is there and touches none of its memory;
- * NULL: none. As span_call.ahead. */
-const struct solo_op *group_look_ahead(void *group, const struct solo_op *now);
+/* queue.c: the operation behind the one under way and those begun ahead, if it is there and touches
+ * none of their memory; NULL: none. As span_call.ahead. */
+const struct solo_op *group_look_ahead(void *group, const struct solo_op *now, uint32_t place);
 /* queue.c: fails all that waits. */
 void group_drop_jobs(struct solo_group *group, int rc, const char *text);
 

@@ -34,8 +34,8 @@ static void add_pending(struct solo_group *group, char text[SOLO_TEXT_MAX])
     uint32_t count = 0;
     pthread_mutex_lock(&group->mutex);
     uint64_t sequence = atomic_load(&group->sequence);
-    const struct job *ahead = group->ahead, *job = ahead ? ahead : group->first;
-    for (; job && count < LISTED_MAX; job = job == ahead ? group->first : job->next) {
+    const struct job *last = group->ahead_last, *job = group->ahead ? group->ahead : group->first;
+    for (; job && count < LISTED_MAX; job = job == last ? group->first : job->next) {
         char op[OP_TEXT_MAX] = "a sparse all_reduce";
         if (!job->steps) {
             struct op_header header = op_header_of(job->ops, sequence + count);
@@ -44,7 +44,7 @@ static void add_pending(struct solo_group *group, char text[SOLO_TEXT_MAX])
         text_add(&more, count++ ? ", " : "; behind it wait ");
         text_add(&more, op);
     }
-    uint32_t waiting = group->queued + (ahead != NULL);
+    uint32_t waiting = group->queued + group->ahead_count;
     if (waiting > count) {
         text_add(&more, " and ");
         text_add_uint(&more, waiting - count);
@@ -132,8 +132,12 @@ static struct job *take_first(struct solo_group *group)
 static struct job *next_job(struct solo_group *group, bool *begun_out)
 {
     struct job *job = group->ahead;
-    group->ahead = NULL;
     *begun_out = job != NULL;
+    if (job) {
+        group->ahead = job->next;
+        group->ahead_last = group->ahead ? group->ahead_last : NULL;
+        group->ahead_count--;
+    }
     while (!job && (group->busy || (!group->first && !group->closing))) {
         pthread_cond_wait(&group->changed, &group->mutex);
     }
@@ -144,18 +148,44 @@ static struct job *next_job(struct solo_group *group, bool *begun_out)
     return job;
 }
 
-const struct solo_op *group_look_ahead(void *context, const struct solo_op *now)
+/* Further ahead than the next only what is short: one that is long fills the line by itself, and
+ * each needs memory between hosts. */
+#define SHORT_BYTES (8u << 20)
+
+static bool may_begin(const struct solo_group *group, const struct job *job,
+                      const struct solo_op *now, uint32_t place)
+{
+    if (job->steps || job->count != 1 || job->ops[0].kind != SOLO_OP_ALLREDUCE ||
+        op_touches(now, job->ops) || (place > 1 && op_bytes(job->ops) > SHORT_BYTES)) {
+        return false;
+    }
+    for (const struct job *before = group->ahead; before; before = before->next) {
+        if (op_touches(before->ops, job->ops)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+const struct solo_op *group_look_ahead(void *context, const struct solo_op *now, uint32_t place)
 {
     struct solo_group *group = context;
     pthread_mutex_lock(&group->mutex);
-    struct job *job = group->looks_ahead && !group->ahead ? group->first : NULL;
-    bool may = job && !job->steps && job->count == 1 && job->ops[0].kind == SOLO_OP_ALLREDUCE &&
-               !op_touches(now, job->ops);
-    if (may) {
-        group->ahead = take_first(group);
+    struct job *job = group->looks_ahead && group->ahead_count + 1 == place ? group->first : NULL;
+    if (job && may_begin(group, job, now, place)) {
+        take_first(group)->next = NULL;
+        if (group->ahead_last) {
+            group->ahead_last->next = job;
+        } else {
+            group->ahead = job;
+        }
+        group->ahead_last = job;
+        group->ahead_count++;
+    } else {
+        job = NULL;
     }
     pthread_mutex_unlock(&group->mutex);
-    return may ? job->ops : NULL;
+    return job ? job->ops : NULL;
 }
 
 /* One posted call: `begun`: its operation was, ahead of its turn. */

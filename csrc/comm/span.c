@@ -146,7 +146,7 @@ int span_take(struct span *x, uint32_t from, const struct frame *frame)
 
 void span_sent(struct span *x, uint32_t to, uint64_t tag)
 {
-    uint32_t piece = (uint32_t)tag & ~SPAN_TAG_ODD, place;
+    uint32_t piece = (uint32_t)tag & SPAN_TAG_PIECE, place;
     if (place_of(x, to, &place)) {
         x->outgoing[place].ahead -= tag >> 32;
     }
@@ -166,7 +166,7 @@ static int send_frame(struct span *x, uint32_t to, struct parcel *parcel)
         span_frame(x, to, parcel->piece, parcel->stage, parcel->bytes, parcel->sent);
     const void *payload = parcel->bytes ? parcel->at + parcel->sent : &nothing;
     size_t wire = parcel->bytes ? size : 1;
-    uint64_t tag = (uint64_t)wire << 32 | (x->odd ? SPAN_TAG_ODD : 0) | parcel->piece;
+    uint64_t tag = (uint64_t)wire << 32 | (uint64_t)x->number << SPAN_TAG_PLACE | parcel->piece;
     TRY(net_send(x->net, x->members[to], NET_COLLECTIVE, &frame, payload, wire, tag));
     parcel->sent += size;
     x->outgoing[to].ahead += wire;
@@ -265,33 +265,37 @@ static bool only_waits(const struct span *x)
     return true;
 }
 
-/* The next collective begins while this one's last bytes are on their way: else every call would
- * leave the line empty for as long as a byte takes. What goes wrong with it is told at its turn. */
-static int go_ahead(const struct span *x, struct span *next, const struct span_call *call)
+/* The next collectives begin while this one's last bytes are on their way: else every call would
+ * leave the line empty for as long as a byte takes, and short ones for most of it. What goes wrong
+ * with them is told at their turn. */
+static int go_ahead(struct span_pair *pair, const struct span *x, const struct span_call *call)
 {
-    if (next->op) {
+    struct span_call ahead = *call;
+    for (uint32_t i = 1; i < SPAN_RING && call->ahead; i++) {
+        struct span *next = span_at(pair, ++ahead.sequence);
+        if (!next->op) {
+            ahead.op = only_waits(x) ? call->ahead(call->context, call->op, i) : NULL;
+            if (!ahead.op) {
+                return 0;
+            }
+            TRY(span_begin(next, &ahead));
+            net_resume(x->net, NET_COLLECTIVE);
+        }
         roll(next);
         (void)tend(next);
-        return 0;
-    }
-    struct span_call ahead = *call;
-    ahead.sequence++;
-    ahead.op = call->ahead && only_waits(x) ? call->ahead(call->context, call->op) : NULL;
-    if (ahead.op) {
-        TRY(span_begin(next, &ahead));
-        net_resume(x->net, NET_COLLECTIVE);
+        x = next;
     }
     return 0;
 }
 
-int span_go_on(struct span *x, struct span *next, const struct span_call *call)
+int span_go_on(struct span_pair *pair, struct span *x, const struct span_call *call)
 {
     uint64_t begun_us = clock_us();
     bool small = op_bytes(call->op) <= BRISK_BYTES;
     roll(x);
     while (x->base < x->schedule.pieces || x->parcels_left || x->frames_left || x->doubt) {
         TRY(tend(x));
-        TRY(go_ahead(x, next, call));
+        TRY(go_ahead(pair, x, call));
         uint64_t now_us = clock_us();
         if (now_us > call->deadline_us) {
             return too_late(x, begun_us, now_us);
@@ -377,7 +381,7 @@ int span_begin(struct span *x, const struct span_call *call)
     x->divisor = call->divisor;
     x->partial = call->partial;
     x->header = op_header_of(op, call->sequence);
-    x->odd = call->sequence & 1;
+    x->number = call->sequence % SPAN_RING;
     x->base = x->begun = x->parcels_left = x->frames_left = 0;
     x->doubt = false;
     x->rc = 0;

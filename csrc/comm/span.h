@@ -31,9 +31,10 @@ struct span_call {            /* borrowed while it runs */
     bool partial;            /* an all_reduce of sums: see schedule_init */
     const struct op_abort *abort;
     const struct board *board; /* whose fault ends it too; NULL: none */
-    /* Gives the collective behind this one, if it is there and may begin: as this one but for its
-     * `op`. It must be run next, unless this one fails. NULL: none may. */
-    const struct solo_op *(*ahead)(void *context, const struct solo_op *now);
+    /* Gives the next collective behind this one and the `place` - 1 that were given so before, if it
+     * is there and may begin: as this one but for its `op`. They must be run next, in that order,
+     * unless this one fails. NULL: none may. */
+    const struct solo_op *(*ahead)(void *context, const struct solo_op *now, uint32_t place);
     void *context;
 };
 

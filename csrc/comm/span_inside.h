@@ -1,5 +1,5 @@
 /* span_inside.h - what the files of span share: span.c (pieces, sending, waiting), span_pair.c
- * (two collectives at once) and span_frames.c (what a frame says, and whether it is right). */
+ * (several collectives at once) and span_frames.c (what a frame says, and whether it is right). */
 #ifndef SOLO_COMM_SPAN_INSIDE_H
 #define SOLO_COMM_SPAN_INSIDE_H
 
@@ -47,7 +47,7 @@ struct span {
     const struct solo_op *op;
     struct schedule schedule;
     struct op_header header;
-    bool odd;                    /* its sequence */
+    uint32_t number;             /* its place in the ring */
     uint32_t depth, base, begun; /* pieces: [base, begun) are under way */
     uint32_t parcels_left;       /* queued, all ranks */
     uint32_t frames_left;        /* handed to links, all ranks */
@@ -68,14 +68,23 @@ struct span {
     _Atomic uint64_t scratch_held;  /* read by whoever asks for figures */
 };
 
-/* The collective under way and the next, by the last bit of their sequence. */
+/* The collective under way and those behind it, by the last bits of their sequence. */
+#define SPAN_RING 4u
+
 struct span_pair {
-    struct span at[2];
+    struct span at[SPAN_RING];
     struct net *net;
     uint64_t latest; /* sequence that was begun last */
 };
 
-#define SPAN_TAG_ODD (1u << 31) /* of what is sent: which of the two; beside it: piece, bytes */
+static inline struct span *span_at(struct span_pair *pair, uint64_t sequence)
+{
+    return &pair->at[sequence % SPAN_RING];
+}
+
+/* Of what is sent: which of the ring, above the piece, below the bytes. */
+#define SPAN_TAG_PLACE 30u
+#define SPAN_TAG_PIECE ((1u << SPAN_TAG_PLACE) - 1)
 
 #define NET_EMPTY 64u /* flag: the transfer has no bytes; one is sent that says so */
 
@@ -108,8 +117,8 @@ static inline struct parcel *parcel_of(const struct span *x, uint32_t to, uint32
 int span_init(struct span *x, struct net *net, uint32_t world);
 void span_deinit(struct span *x);
 int span_begin(struct span *x, const struct span_call *call); /* sets `op`: it is under way */
-/* Until it is done; begins the next one when it may. */
-int span_go_on(struct span *x, struct span *next, const struct span_call *call);
+/* Until it is done; begins those behind it when it may. */
+int span_go_on(struct span_pair *pair, struct span *x, const struct span_call *call);
 int span_take(struct span *x, uint32_t from, const struct frame *frame);
 void span_sent(struct span *x, uint32_t to, uint64_t tag);
 void span_let_go(struct span *x); /* after an error: nothing is written to its memory any more */

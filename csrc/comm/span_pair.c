@@ -1,5 +1,6 @@
-/* Two collectives at once: the one under way and, when that only waits for others, the next. Their
- * frames are told apart by the sequence; on each stream those of the first come first. */
+/* Several collectives at once: the one under way and, when that only waits for others, the next, and
+ * so on. Their frames are told apart by the sequence; on each stream those of the first come
+ * first. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,8 +10,8 @@
 /* The one that a frame is of; else the one that can say what is wrong with it. */
 static struct span *span_of(struct span_pair *pair, uint64_t sequence)
 {
-    struct span *own = &pair->at[sequence & 1];
-    return own->op && own->header.sequence == sequence ? own : &pair->at[pair->latest & 1];
+    struct span *own = span_at(pair, sequence);
+    return own->op && own->header.sequence == sequence ? own : span_at(pair, pair->latest);
 }
 
 static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
@@ -27,7 +28,7 @@ static int on_frame(void *context, uint32_t from, const struct frame *frame, con
 static void on_sent(void *context, uint32_t to, uint64_t tag)
 {
     struct span_pair *pair = context;
-    span_sent(&pair->at[tag & SPAN_TAG_ODD ? 1 : 0], to, tag);
+    span_sent(span_at(pair, (uint32_t)tag >> SPAN_TAG_PLACE), to, tag);
 }
 
 int span_new(struct net *net, uint32_t world, struct span_pair **out)
@@ -37,8 +38,10 @@ int span_new(struct net *net, uint32_t world, struct span_pair **out)
     if (!pair) {
         return err_set(SOLO_ENOMEM, "no memory for collectives");
     }
-    int rc = span_init(&pair->at[0], net, world);
-    rc = rc < 0 ? rc : span_init(&pair->at[1], net, world);
+    int rc = 0;
+    for (uint32_t i = 0; i < SPAN_RING && rc == 0; i++) {
+        rc = span_init(&pair->at[i], net, world);
+    }
     if (rc < 0) {
         span_free(pair);
         return rc;
@@ -51,16 +54,19 @@ int span_new(struct net *net, uint32_t world, struct span_pair **out)
 
 void span_free(struct span_pair *pair)
 {
-    if (pair) {
-        span_deinit(&pair->at[0]);
-        span_deinit(&pair->at[1]);
-        free(pair);
+    for (uint32_t i = 0; pair && i < SPAN_RING; i++) {
+        span_deinit(&pair->at[i]);
     }
+    free(pair);
 }
 
 uint64_t span_bytes(const struct span_pair *pair)
 {
-    return pair->at[0].scratch_held + pair->at[1].scratch_held;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < SPAN_RING; i++) {
+        bytes += pair->at[i].scratch_held;
+    }
+    return bytes;
 }
 
 /* With this thread's error, which stays. */
@@ -69,8 +75,9 @@ static int give_up(struct span_pair *pair, int rc)
     char text[SOLO_TEXT_MAX];
     snprintf(text, sizeof text, "%s", err_text());
     net_tell_fault(pair->net, rc, text); /* what links borrow is given back */
-    span_let_go(&pair->at[0]);
-    span_let_go(&pair->at[1]);
+    for (uint32_t i = 0; i < SPAN_RING; i++) {
+        span_let_go(&pair->at[i]);
+    }
     return err_set(rc, "%s", text);
 }
 
@@ -84,14 +91,14 @@ int span_forget(struct span_pair *pair, int rc)
 
 int span_run(struct span_pair *pair, const struct span_call *call)
 {
-    struct span *x = &pair->at[call->sequence & 1], *next = &pair->at[(call->sequence + 1) & 1];
+    struct span *x = span_at(pair, call->sequence);
     net_enter(pair->net);
     bool begun = x->op && x->header.sequence == call->sequence; /* ahead of its turn */
     int rc = begun ? 0 : span_begin(x, call);
     if (rc == 0) {
         pair->latest = call->sequence;
         net_resume(pair->net, NET_COLLECTIVE);
-        rc = span_go_on(x, next, call);
+        rc = span_go_on(pair, x, call);
     }
     if (rc < 0) {
         rc = give_up(pair, rc);
