@@ -104,7 +104,7 @@ static uint32_t whole_receives(const struct schedule *s, uint32_t piece, struct 
         if (op_reduces(s->op->kind)) {
             move.place = PLACE_SCRATCH;
             move.bytes = clip(s, merged_bytes(s), piece, &move.offset);
-            move.offset = from * s->piece_bytes;
+            move.offset = schedule_room(s, from);
         } else if (s->op->kind != SOLO_OP_BARRIER) {
             move.part = receives_per_rank(s->op->kind) ? from : 0;
             move.bytes = clip(s, part_bytes(s, &s->op->out[move.part]), piece, &move.offset);
@@ -125,7 +125,6 @@ static bool whole_merges(const struct schedule *s, uint32_t piece, struct merge 
     *out = (struct merge){.in_part = s->op->kind == SOLO_OP_REDUCE_SCATTER ? s->rank : 0,
                           .in_offset = at,
                           .out_offset = in_result(s, at),
-                          .stride = s->piece_bytes,
                           .bytes = bytes};
     return bytes > 0;
 }
@@ -138,24 +137,33 @@ static uint64_t tensor_bytes(const struct schedule *s)
     return part_bytes(s, s->op->in_count ? &s->op->in[0] : &s->op->out[0]);
 }
 
+static bool broadcasts(const struct schedule *s)
+{
+    return s->op->kind == SOLO_OP_BROADCAST;
+}
+
+static uint32_t owners(const struct schedule *s)
+{
+    return broadcasts(s) ? s->world - 1 : s->world;
+}
+
 /* Slice of one owner in one piece: where it begins in the tensor, and its bytes. */
 static uint64_t slice(const struct schedule *s, uint32_t piece, uint32_t owner, uint64_t *at)
 {
-    uint64_t whole = s->piece_bytes * s->world, begin = piece * whole;
+    uint32_t count = owners(s);
+    uint64_t whole = s->piece_bytes * count, begin = piece * whole;
     uint64_t left = tensor_bytes(s) - begin;
     uint64_t each = s->piece_bytes;
     if (left < whole) { /* the last piece is shared out evenly, by cache lines */
-        each = ((left + s->world - 1) / s->world + 63) & ~(uint64_t)63;
+        each = ((left + count - 1) / count + 63) & ~(uint64_t)63;
         whole = left;
+    }
+    if (broadcasts(s)) { /* they are counted from the root on, which comes last and has none */
+        owner = (owner + s->world - s->op->root - 1) % s->world;
     }
     uint64_t offset = owner * each < whole ? owner * each : whole;
     *at = begin + offset;
     return whole - offset < each ? whole - offset : each;
-}
-
-static bool broadcasts(const struct schedule *s)
-{
-    return s->op->kind == SOLO_OP_BROADCAST;
 }
 
 /* Whether a rank takes part in the second stage as one that wants slices. */
@@ -190,9 +198,10 @@ static uint32_t owners_sends(const struct schedule *s, uint32_t piece, uint32_t 
             count = add(out, count, peer, broadcasts(s) ? PLACE_OUT : PLACE_IN, at, bytes);
         } else if (stage == 1 && wants(s, peer)) {
             bytes = in_result(s, slice(s, piece, s->rank, &at));
-            count = add(out, count, peer, s->op->kind == SOLO_OP_REDUCE ? PLACE_SCRATCH : PLACE_OUT,
-                        s->op->kind == SOLO_OP_REDUCE ? s->rank * s->piece_bytes : in_result(s, at),
-                        bytes);
+            count =
+                add(out, count, peer, s->op->kind == SOLO_OP_REDUCE ? PLACE_SCRATCH : PLACE_OUT,
+                    s->op->kind == SOLO_OP_REDUCE ? schedule_room(s, s->rank) : in_result(s, at),
+                    bytes);
         }
     }
     return count;
@@ -210,7 +219,7 @@ static uint32_t owners_receives(const struct schedule *s, uint32_t piece, uint32
             count = add(out, count, peer, PLACE_OUT, at, bytes);
         } else if (stage == 0) {
             bytes = slice(s, piece, s->rank, &at);
-            count = add(out, count, peer, PLACE_SCRATCH, peer * s->piece_bytes, bytes);
+            count = add(out, count, peer, PLACE_SCRATCH, schedule_room(s, peer), bytes);
         } else if (wants(s, s->rank)) {
             bytes = in_result(s, slice(s, piece, peer, &at));
             count = add(out, count, peer, PLACE_OUT, in_result(s, at), bytes);
@@ -229,7 +238,6 @@ static bool owners_merges(const struct schedule *s, uint32_t piece, uint32_t sta
     uint64_t at, bytes = slice(s, piece, s->rank, &at);
     *out = (struct merge){.in_offset = at,
                           .out_offset = s->op->out_count ? in_result(s, at) : UINT64_MAX,
-                          .stride = s->piece_bytes,
                           .bytes = bytes};
     return bytes > 0;
 }
@@ -291,7 +299,7 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
         s->stages = doubling_stages(world);
     } else if (has_one_tensor(op->kind) && (world > 2 || partial) &&
                tensor_bytes(s) > SCHEDULE_WHOLE_BYTES) {
-        uint64_t whole = s->piece_bytes * world;
+        uint64_t whole = s->piece_bytes * owners(s);
         s->way = WAY_OWNERS;
         s->stages = 2;
         s->pieces = (uint32_t)((tensor_bytes(s) + whole - 1) / whole);
@@ -304,7 +312,8 @@ void schedule_init(struct schedule *s, const struct solo_op *op, uint32_t rank, 
         s->keeps_input = op->kind == SOLO_OP_ALLREDUCE && !partial;
     }
     if (op_reduces(op->kind)) {
-        s->scratch_bytes = s->piece_bytes * world;
+        bool own = partial || (op->kind == SOLO_OP_REDUCE && s->way == WAY_OWNERS);
+        s->scratch_bytes = s->piece_bytes * (own ? world : world - 1);
     }
 }
 

@@ -7,9 +7,10 @@
  *
  *   whole   every part goes straight to who needs it; reductions are made where they are
  *           wanted. One stage: one latency, and for two ranks no byte too many.
- *   owners  each rank owns a slice. First all send an owner its slice and it reduces (or the
- *           root deals the slices out); then the owners send it to all who want it. Two
- *           latencies, 2 (W - 1) / W of the bytes, nobody sends more than others.
+ *   owners  each rank owns a slice. First all send an owner its slice and it reduces; then the
+ *           owners send it to all who want it. Two latencies, 2 (W - 1) / W of the bytes, nobody
+ *           sends more than others. Of a broadcast all but the root own slices: it deals them out,
+ *           and sends every byte once.
  *   doubling  of barriers among many: in stage k a rank tells the one 2^k further on, and hears
  *           the one 2^k before it (Hensgen, Finkel, Manber 1988). log2 W stages, and no rank needs
  *           more than 2 log2 W links. Who is late is told by those alone that wait for it itself:
@@ -37,10 +38,10 @@ struct move {
 };
 
 /* What is done when a stage has all it receives: source i is at in[in_part] + in_offset for this
- * rank itself, else at scratch + i * stride. */
+ * rank itself, else at scratch + schedule_room. */
 struct merge {
     uint32_t in_part;
-    uint64_t in_offset, out_offset, stride, bytes;
+    uint64_t in_offset, out_offset, bytes;
 };
 
 struct schedule {
@@ -60,6 +61,14 @@ struct schedule {
  * op's dtype, once, and only that is sent on. */
 void schedule_init(struct schedule *schedule, const struct solo_op *op, uint32_t rank,
                    uint32_t world, bool partial);
+
+/* Where what a rank sent lies in the scratch of a piece; this rank's own place, for what it reduced,
+ * is the last, and not there where nothing needs it. */
+static inline uint64_t schedule_room(const struct schedule *s, uint32_t from)
+{
+    uint32_t place = from < s->rank ? from : from > s->rank ? from - 1 : s->world - 1;
+    return place * s->piece_bytes;
+}
 
 /* At most `world` moves each. */
 uint32_t schedule_sends(const struct schedule *schedule, uint32_t piece, uint32_t stage,

@@ -70,10 +70,10 @@ static void merge(struct span *x, uint32_t piece, uint32_t stage)
         return;
     }
     struct reduce reduce = op_reduce(x->op, x->divisor);
-    uint8_t *scratch = scratch_of(x, piece), *own = scratch + x->rank * merge.stride;
+    uint8_t *scratch = scratch_of(x, piece), *own = scratch + schedule_room(&x->schedule, x->rank);
     uint64_t count = merge.bytes / x->schedule.element;
     for (uint32_t i = 0; i < x->world; i++) {
-        x->sources[i] = scratch + i * merge.stride;
+        x->sources[i] = scratch + schedule_room(&x->schedule, i);
     }
     x->sources[x->rank] = (uint8_t *)x->op->in[merge.in_part].bytes + merge.in_offset;
     uint8_t *out =

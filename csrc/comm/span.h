@@ -13,7 +13,7 @@
 #include "comm/op.h"
 
 #define SPAN_SCRATCH_BYTES (32u << 20)
-#define SPAN_DEPTH_MAX     64u /* pieces under way */
+#define SPAN_DEPTH_MAX     128u /* pieces under way */
 #define SPAN_FRAME_BYTES   (256u << 10)
 #define SPAN_AHEAD_BYTES   (8u << 20) /* handed to one link and not yet sent */
 
