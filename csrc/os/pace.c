@@ -1,15 +1,17 @@
 #include "os/pace.h"
 
-/* At least so long is a rate measured for: below, start-up and luck dominate. One call may be over
- * sooner, so that the time of several is put together. */
-enum { WINDOW_US = 100000, WINDOW_RTTS = 2, STREAMS_MAX = 64, SLACK_US = 1000 };
+/* At least so long is a rate measured for: below, luck dominates. One call may be over sooner, so
+ * that the time of several is put together. */
+enum { WINDOW_US = 100000, STREAMS_MAX = 64, SLACK_US = 1000 };
 
-/* The kernel's own bookkeeping may be half of what it lets a stream have in flight (one stream at a
- * round trip of 100 ms was seen to carry from 2.7 to 4.1 MB of a limit of 4 MiB), so twice the rate
- * is the least; a quarter more lets a rate that the windows themselves limit ask for more. */
+/* Of what the kernel lets a stream have in flight its own bookkeeping takes some: one stream at a
+ * round trip of 100 ms was seen to carry from 2.7 to 4.1 MB of a limit of 4 MiB. So a rate that the
+ * windows limit must be able to ask for more of them: 1.6 > 4.2 / 2.7. And more than 1.6 times the
+ * path's bytes fill its queue: at 1 Gbit/s and 100 ms six to eight streams, 25 to 28 MB where 12.5
+ * fill the path, overflowed 100 ms of queue, and calls took up to twice their time. */
 uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max)
 {
-    double in_flight = 2.5 * (double)bytes_per_s * rtt_us / 1e6;
+    double in_flight = 1.6 * (double)bytes_per_s * rtt_us / 1e6;
     double streams = in_flight / (double)send_bytes_max;
     if (streams >= STREAMS_MAX) {
         return STREAMS_MAX;
@@ -26,12 +28,11 @@ void pace_rtt(struct pace *pace, uint32_t rtt_us)
     pace->rtt_most_us = rtt_us > pace->rtt_most_us ? rtt_us : pace->rtt_most_us;
 }
 
-/* A round trip that has grown is the path's queue, and more in flight would only lengthen that: at
- * 1 Gbit/s and 100 ms eight streams kept 28 MB under way where 12.5 fill the path, overflowed
- * 100 ms of queue, and calls took up to twice their time; five carry 0.99 of the line. */
+/* A round trip that has grown by half is the path's queue, and more in flight would only lengthen
+ * that. */
 static bool path_is_full(const struct pace *pace)
 {
-    uint32_t slack_us = pace->rtt_us / 4 > SLACK_US ? pace->rtt_us / 4 : SLACK_US;
+    uint32_t slack_us = pace->rtt_us / 2 > SLACK_US ? pace->rtt_us / 2 : SLACK_US;
     return pace->rtt_most_us > pace->rtt_us + slack_us;
 }
 
@@ -45,13 +46,21 @@ static uint32_t some_more(const struct pace *pace, uint32_t streams, uint32_t mo
 uint32_t pace_measure(struct pace *pace, uint64_t now_us, uint64_t sent_bytes, bool busy,
                       uint64_t send_bytes_max, uint32_t streams)
 {
-    if (busy && pace->looked_us > 0) {
+    if (!busy) {
+        pace->busy_us = pace->looked_us = 0;
+        return 0;
+    }
+    pace->busy_us = pace->busy_us ? pace->busy_us : now_us;
+    if (now_us - pace->busy_us < pace->rtt_us) { /* what goes out at first only fills windows */
+        return 0;
+    }
+    if (pace->looked_us) {
         pace->window_us += now_us - pace->looked_us;
         pace->window_bytes += sent_bytes - pace->looked_bytes;
     }
-    pace->looked_us = busy ? now_us : 0;
+    pace->looked_us = now_us;
     pace->looked_bytes = sent_bytes;
-    if (pace->window_us < WINDOW_US || pace->window_us < (uint64_t)WINDOW_RTTS * pace->rtt_us) {
+    if (pace->window_us < WINDOW_US || pace->window_us < pace->rtt_us) {
         return 0;
     }
     uint64_t rate = pace->window_bytes * 1000000u / pace->window_us;

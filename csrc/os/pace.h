@@ -10,11 +10,12 @@
 struct pace {                         /* zero: nothing measured */
     uint32_t rtt_us;                  /* the least seen: later ones hold our own queue */
     uint32_t rtt_most_us;             /* since the window began */
-    uint64_t window_us, window_bytes; /* busy so long, and what went out then */
-    uint64_t looked_us, looked_bytes; /* when it was busy last; 0: it was not */
+    uint64_t busy_us;                 /* since when frames wait; 0: none do */
+    uint64_t window_us, window_bytes; /* measured so long, and what went out then */
+    uint64_t looked_us, looked_bytes; /* when last; 0: not in this busy time */
 };
 
-/* The most streams that a path can need: streams * send_bytes_max >= 2.5 times bandwidth * round
+/* The most streams that a path can need: streams * send_bytes_max >= 1.6 times bandwidth * round
  * trip; 1 to 64. */
 uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
 
