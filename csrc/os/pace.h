@@ -15,7 +15,7 @@ struct pace {                         /* zero: nothing measured */
     uint64_t looked_us, looked_bytes; /* when last; 0: not in this busy time */
 };
 
-/* The most streams that a path can need: streams * send_bytes_max >= 1.6 times bandwidth * round
+/* The most streams that a path can need: streams * send_bytes_max >= 2.5 times bandwidth * round
  * trip; 1 to 64. */
 uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
 

@@ -8,10 +8,10 @@ TEST(streams_follow_bandwidth_times_round_trip)
 {
     CHECK_EQ(pace_streams(0, 1000, WINDOW), 1);
     CHECK_EQ(pace_streams(1250000000u, 200, WINDOW), 1);   /* 10 Gbit/s, 0.2 ms */
-    CHECK_EQ(pace_streams(125000000u, 50000, WINDOW), 3);  /* 1 Gbit/s, 50 ms */
-    CHECK_EQ(pace_streams(125000000u, 100000, WINDOW), 5); /* 1 Gbit/s, 100 ms */
+    CHECK_EQ(pace_streams(125000000u, 50000, WINDOW), 4);  /* 1 Gbit/s, 50 ms */
+    CHECK_EQ(pace_streams(125000000u, 100000, WINDOW), 8); /* 1 Gbit/s, 100 ms */
     CHECK_EQ(pace_streams(27000000u, 100000, WINDOW), 2);  /* one full window: have more */
-    CHECK_EQ(pace_streams(54000000u, 100000, WINDOW), 3);  /* two full windows */
+    CHECK_EQ(pace_streams(54000000u, 100000, WINDOW), 4);  /* two full windows */
     CHECK_EQ(pace_streams(12500000000u, 100000, WINDOW), LINK_STREAMS_MAX);
 }
 
