@@ -35,6 +35,7 @@ struct board_desk {
     struct line bell;           /* rung when one of the tubes to this rank, or from it, has moved */
     struct op_header header[2]; /* of the latest two collectives of this board, in turn */
     _Atomic uint64_t sequence;  /* the collective it is in, or was in last */
+    _Atomic int32_t core;       /* where it waited last, and 1; 0: not known */
     char host[CARD_HOST_MAX];   /* for messages: host name and process id */
 };
 
@@ -50,6 +51,8 @@ struct board {
     uint32_t ready, done; /* what our two lines say */
     uint32_t turns;       /* collectives done here: which header and lengths are in use */
     uint32_t spin_us;
+    uint64_t moved_us; /* when this rank left a core that it shared with another */
+    uint32_t apart_us; /* not again for so long */
 };
 
 struct board_config {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "comm/apart.h"
 #include "comm/window_inside.h"
 #include "os/clock.h"
 
@@ -45,20 +46,31 @@ static int check(void *context, uint64_t now_us)
     return now_us > wait->deadline_us ? too_late(wait, now_us) : 0;
 }
 
+static int wait_for(struct window_wait *wait, struct line *line, uint32_t value)
+{
+    struct board *board = wait->board;
+    if (line_reached(line, value)) {
+        return 0;
+    }
+    if (board->spin_us) { /* as many cores as ranks */
+        apart_keep(board, wait->rank);
+    }
+    struct line_watch watch = {check, wait, board->spin_us, YIELD_US};
+    return line_wait(line, value, &watch);
+}
+
 int window_wait_ready(struct window_wait *wait, uint32_t rank, uint32_t value)
 {
     wait->rank = rank;
-    struct line_watch watch = {check, wait, wait->board->spin_us, YIELD_US};
-    return line_wait(&board_desk(wait->board, rank)->ready, value, &watch);
+    return wait_for(wait, &board_desk(wait->board, rank)->ready, value);
 }
 
 int window_wait_done(struct window_wait *wait, uint32_t value)
 {
     struct board *board = wait->board;
-    struct line_watch watch = {check, wait, wait->board->spin_us, YIELD_US};
     for (uint32_t i = 1; i < board->ranks; i++) {
         wait->rank = (board->rank + i) % board->ranks;
-        TRY(line_wait(&board_desk(board, wait->rank)->done, value, &watch));
+        TRY(wait_for(wait, &board_desk(board, wait->rank)->done, value));
     }
     return 0;
 }
