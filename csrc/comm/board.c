@@ -158,10 +158,17 @@ int board_open(const struct board_config *config, struct board *board)
     return rc;
 }
 
-void board_close(struct board *board)
+void board_leave(struct board *board)
 {
     if (board->shm.base) {
         pulse_stop(&board_desk(board, board->rank)->pulse);
+    }
+}
+
+void board_close(struct board *board)
+{
+    if (board->shm.base) {
+        board_leave(board);
         shm_close(&board->shm);
     }
     *board = (struct board){0};

@@ -67,6 +67,7 @@ struct board_config {
 
 /* Makes or receives the segment. SOLO_ETIMEDOUT names the ranks that did not come. */
 int board_open(const struct board_config *config, struct board *board);
+void board_leave(struct board *board); /* in good order; the memory stays until board_close */
 void board_close(struct board *board); /* of a zeroed one: nothing */
 
 size_t board_bytes(uint32_t ranks);

@@ -200,6 +200,8 @@ void solo_group_close(struct solo_group *group)
         net_leave(group->net);
     }
     mail_hang_up(group->mail, SOLO_EABORTED, "the group was closed before this was done");
+    board_leave(&group->board); /* now, and not when the last thread lets go of the group: a process
+                                   that ends before would have died */
     group_release(group);
 }
 

@@ -1,3 +1,4 @@
+#include "comm/group.h"
 #include "group_kit.h"
 
 /* One message on its way, as a caller sees it. */
@@ -29,7 +30,7 @@ static void receive(struct solo_group *group, uint64_t tag, struct letter *lette
     CHECK_EQ(solo_group_receive(group, 0, tag, &letter->value, 4, 0, on_done, letter), 0);
 }
 
-static void send(struct solo_group *group, uint64_t tag, struct letter *letter)
+static void give(struct solo_group *group, uint64_t tag, struct letter *letter)
 {
     letter->value = (float)tag;
     atomic_store(&letter->ended, 0);
@@ -53,7 +54,7 @@ static void moved_by_who_waits(struct solo_group *group, uint32_t rank, uint32_t
     for (uint64_t tag = 0; tag < 50; tag++) {
         if (rank == 0) {
             clock_sleep_until(clock_us() + 2000);
-            send(group, tag, &letter);
+            give(group, tag, &letter);
             await(&letter);
         } else {
             receive(group, tag, &letter);
@@ -78,10 +79,10 @@ static void left_to_the_thread(struct solo_group *group, uint32_t rank, uint32_t
     struct letter first, second;
     if (rank == 0) {
         clock_sleep_until(clock_us() + 5000);
-        send(group, 1, &first);
+        give(group, 1, &first);
         await(&first);
         clock_sleep_until(clock_us() + 5000);
-        send(group, 2, &second);
+        give(group, 2, &second);
         await(&second);
     } else {
         receive(group, 1, &first);
@@ -104,7 +105,7 @@ static void left_after_many(struct solo_group *group, uint32_t rank, uint32_t si
     (void)size;
     struct letter letter;
     for (uint64_t tag = 0; tag < 500; tag++) {
-        rank == 0 ? send(group, tag, &letter) : receive(group, tag, &letter);
+        rank == 0 ? give(group, tag, &letter) : receive(group, tag, &letter);
         if (tag % 100 != 99) { /* each hundredth is left to the thread */
             solo_group_help(group, is_ended, &letter);
         }
@@ -142,7 +143,7 @@ static void two_helpers(struct solo_group *group, uint32_t rank, uint32_t size)
         for (uint64_t i = 0; i < 2; i++) {
             struct letter *letter = &helpers[i].letter;
             if (rank == 0) {
-                send(group, 2 * round + i, letter);
+                give(group, 2 * round + i, letter);
                 await(letter);
             } else {
                 receive(group, 2 * round + i, letter);
@@ -209,7 +210,7 @@ static void both_at_once(struct solo_group *group, uint32_t rank, uint32_t size)
         struct solo_part part = {&value, 1};
         struct solo_op op = allreduce(&part);
         if (rank == 0) {
-            send(group, i, &letter);
+            give(group, i, &letter);
         }
         CHECK_EQ(solo_group_run(group, &op, 1, 0), 0);
         CHECK_EQ(value, 2);
@@ -292,4 +293,53 @@ static void behind_an_offer(struct solo_group *group, uint32_t rank, uint32_t si
 TEST(a_message_behind_one_that_cannot_be_asked_for_yet_does_not_get_its_receive)
 {
     run(2, 1, 60000, behind_an_offer);
+}
+
+/* ---- leaving -------------------------------------------------------------------------------- */
+
+static struct solo_group *open_on_one_host(uint32_t rank)
+{
+    struct solo_group_config config = {.size = sizeof config,
+                                       .rank = rank,
+                                       .world = 2,
+                                       .timeout_ms = 20000,
+                                       .name = "leaving",
+                                       .host_id = "host"};
+    struct solo_group *group;
+    CHECK_EQ(solo_group_prepare(&config, &group, world.cards[rank]), 0);
+    pthread_barrier_wait(&world.barrier);
+    const char *cards[2] = {world.cards[0], world.cards[1]};
+    CHECK_EQ(solo_group_connect(group, cards, 0), 0);
+    return group;
+}
+
+static void *send_and_leave(void *unused)
+{
+    struct solo_group *group = open_on_one_host(0);
+    struct letter letter;
+    for (uint64_t tag = 0; tag < 200; tag++) {
+        give(group, tag, &letter);
+        solo_group_help(group, is_ended, &letter);
+        await(&letter);
+    }
+    solo_group_close(group); /* its thread dozes, and holds the group */
+    return unused;
+}
+
+TEST(who_has_closed_its_group_has_left_in_good_order)
+{
+    pthread_t sender;
+    pthread_barrier_init(&world.barrier, NULL, 2);
+    CHECK_EQ(pthread_create(&sender, NULL, send_and_leave, NULL), 0);
+    struct solo_group *group = open_on_one_host(1);
+    struct letter letter;
+    for (uint64_t tag = 0; tag < 200; tag++) {
+        receive(group, tag, &letter);
+        solo_group_help(group, is_ended, &letter);
+        await(&letter);
+    }
+    pthread_join(sender, NULL);
+    CHECK_EQ(pulse_look(&board_desk(&group->board, 0)->pulse), PULSE_STOPPED);
+    solo_group_close(group);
+    pthread_barrier_destroy(&world.barrier);
 }
