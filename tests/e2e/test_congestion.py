@@ -67,7 +67,9 @@ def test_on_a_short_path_cubic_takes_the_place_of_bbr() -> None:
     raise AssertionError(f"no connection took cubic: {found}")
 
 
-@pytest.mark.parametrize(("wanted", "then"), [("reno", "reno"), ("host", "bbr"), ("cubic", "cubic")])
+@pytest.mark.parametrize(
+    ("wanted", "then"), [("reno", "reno"), ("host", "bbr"), ("cubic", "cubic")]
+)
 def test_the_environment_decides_otherwise(wanted: str, then: str) -> None:
     with netlab.Lab(2) as lab:
         start(lab, SOLO_CONGESTION=wanted)

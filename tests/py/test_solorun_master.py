@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -12,24 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
+from solorun_jobs import master, member, status, until, up, words_for
 from solorun_process import environment, failure, free_port, run, start
-
-MEMBER = """
-import ctypes, json, sys
-from solo import _C
-engine = _C.Engine(**json.loads(sys.argv[1]))
-data = (ctypes.c_float * 4)()
-engine.attach([("weight", 4, _C.F32, _C.PARAM)], [ctypes.addressof(data)])
-print("in", flush=True)
-sys.stdin.read()
-engine.leave(False, "told to")
-engine.close()
-"""
 
 
 @pytest.fixture
@@ -42,66 +28,6 @@ def script(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def url() -> str:
     return f"tcp://127.0.0.1:{free_port()}"
-
-
-def status(url: str, *more: str) -> dict[str, Any]:
-    done = run("status", "--json", url, *more)
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
-def until(condition: Any, within_s: float = 20) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
-
-
-@contextlib.contextmanager
-def master(url: str, *more: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    process = start("master", f"--master_url={url}", *more, **env)
-    try:
-        assert process.stderr
-        assert "solorun: master of job" in process.stderr.readline()
-        yield process
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-
-
-def up(stack: contextlib.ExitStack, *words: str | os.PathLike[str]) -> subprocess.Popen[str]:
-    """A node whose script runs; killed when ``stack`` ends."""
-    node = start(*words)
-    stack.callback(node.kill)
-    assert node.stdout and node.stdout.readline() == "up\n"
-    return node
-
-
-@contextlib.contextmanager
-def member(url: str, **config: Any) -> Iterator[subprocess.Popen[str]]:
-    """A live member of the job, without torch."""
-    config = {"master_url": url, "timeout_ms": 20000, "interval": "100", **config}
-    process = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, json.dumps(config)],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        assert process.stdout.readline() == "in\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def words_for(url: str, folder: pathlib.Path, rank: int, *more: str) -> list[str]:
-    logs = folder / "logs"
-    return ["--solo", f"--master_url={url}", f"--node_rank={rank}", f"--log_dir={logs}", *more]
 
 
 def test_node_0_starts_a_master_of_its_own_session_and_log(
