@@ -31,9 +31,7 @@ dist.init_process_group("gloo")
 model = DDP(build())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for (x, y), _ in zip(DataLoader(data(), batch_size=8), range(6)):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
 import solo.ddp
 atexit.unregister(solo.ddp._at_exit)
 atexit.register(lambda: result(state=model.module.state_dict()))
@@ -53,9 +51,7 @@ x, y = data().tensors
 first = True
 for step in range(8):
     before = model[0].weight.detach().clone()
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
     if step == 0:
         start, moved = before, len(optimizer.state) > 0
 import atexit, solo.ddp
@@ -83,9 +79,7 @@ import solo
 versions = []
 for step in range(8):
     for model, optimizer in ((critic, fast), (maker, slow)):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        learn(model, optimizer, x, y)
     versions.append(solo.version())
 dist.destroy_process_group()
 result(state={**{"c" + k: v for k, v in critic.module.state_dict().items()},
@@ -163,9 +157,7 @@ model = torch.compile(net, backend="eager")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x, y = data().tensors
 for step in range(8):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
 dist.init_process_group("gloo")
 dist.destroy_process_group()
 result(state=net.state_dict())
@@ -190,9 +182,7 @@ dist.init_process_group("gloo")
 model = DDP(build())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in DataLoader(data(), batch_size=64 // 6):  # 7 steps: 4 and 3
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
 result(state={k: v.clone() for k, v in model.module.state_dict().items()})
 for x, y in DataLoader(data(), batch_size=8):  # no step: nothing to merge
     model(x)
@@ -213,9 +203,7 @@ dist.init_process_group("gloo")
 model = DDP(build())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in DataLoader(data(), batch_size=64 // 6):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
 assert solo.version() == 1, solo.version()
 dist.destroy_process_group()
 result(state=model.module.state_dict())
@@ -297,9 +285,7 @@ model = DDP(build())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with model.join():
     for x, y in DataLoader(data(64 if rank == 0 else 40), batch_size=8):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        learn(model, optimizer, x, y)
 dist.destroy_process_group()
 result(state=model.module.state_dict())
 """
@@ -345,9 +331,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 sync = solo.IntervalSync(model, optimizer, interval=2)
 x, y = data().tensors
 for step in range(4):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
     sync.step()
 assert sync.version == 2
 sync.close()
@@ -377,9 +361,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 rows = data(64, seed=0)
 sampler = DistributedSampler(rows)
 for x, y in DataLoader(rows, batch_size=4, sampler=sampler):  # 4 steps
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
 dist.barrier()
 dist.destroy_process_group()
 result(state=model.module.state_dict())

@@ -26,9 +26,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = data().tensors
 had_company, alone, first = False, 0, None
 while alone < 40:  # until the other node has come and gone
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
     first = solo.version() if first is None else first
     had_company |= len(solo.members()) == 2
     alone += had_company and len(solo.members()) == 1
@@ -61,9 +59,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = data().tensors
 marker = os.environ["TEST_MARKER"]
 for step in range(100_000):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
+    learn(model, optimizer, x, y)
     if NODE == 0 and len(solo.members()) == 2 and not os.path.exists(marker):
         open(marker, "w").close()
         last = solo.version() + 3

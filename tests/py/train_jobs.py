@@ -260,6 +260,11 @@ def build(seed=None):
 def data(n=64, seed=None):
     g = torch.Generator().manual_seed(NODE if seed is None else seed)
     return TensorDataset(torch.randn(n, 8, generator=g), torch.randint(0, 3, (n,), generator=g))
+
+def learn(model, optimizer, x, y):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
 """
 
 DDP_SCRIPT = (
@@ -271,9 +276,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 loader = DataLoader(data(), batch_size=8)
 for epoch in range(2):
     for x, y in loader:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        learn(model, optimizer, x, y)
 dist.destroy_process_group()
 result(state=model.module.state_dict())
 """
