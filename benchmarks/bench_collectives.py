@@ -128,7 +128,8 @@ def text(size: int) -> str:
     return f"{size} B"
 
 
-def run(report: Report, world: int, quick: bool) -> None:
+def run(report: Report, world: int, quick: bool, only: int) -> None:
+    """All calls and sizes; ``only``: an all_reduce of so many MiB, and nothing else."""
     libraries = ["solo", "gloo", "memory"]
     if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
         libraries.append("mpi")
@@ -140,6 +141,11 @@ def run(report: Report, world: int, quick: bool) -> None:
         small = {"gloo": ">= 20"}
         middle = {"gloo": ">= 5", "mpi": ">= 1"}
         large = {"gloo": ">= 4", "mpi": ">= 1", "memory": "<= 1.5"}
+        if only:
+            bench.row("all_reduce", only * MIB, large)
+            for team in teams:
+                team.close()
+            return
         for size in (4, 256, 4 * KIB):
             bench.row("all_reduce", size, small)
         for size in (64 * KIB, 256 * KIB, MIB):
@@ -264,18 +270,31 @@ def run_across(report: Report, quick: bool, rate_mbit: int) -> None:
 
 
 def run_ddp(report: Report) -> None:
-    """What a step takes longer for its all_reduce."""
+    """What a step takes longer for its all_reduce: the median of differences of neighbours in time.
+
+    A step with the all_reduce and one without it follow each other, and the libraries take turns,
+    so that what the machine does to one of a pair it mostly does to the other.
+    """
     with tempfile.TemporaryDirectory() as folder:
         teams = [Team(name, 2, pathlib.Path(folder)) for name in ("solo", "gloo")]
-        for size, times in ((MIB, 50), (100 * MIB, 2)):
-            step = medians(teams, "ddp_step", size, times, 5)
-            alone = medians(teams, "ddp_alone", size, times, 5)
-            part = {name: step[name] - alone[name] for name in step}
+        for size, times, rounds in ((MIB, 50, 9), (100 * MIB, 2, 9)):
+            steps: dict[str, list[float]] = {team.library: [] for team in teams}
+            parts: dict[str, list[float]] = {team.library: [] for team in teams}
+            for _ in range(rounds):
+                for team in teams:
+                    alone = team.time("ddp_alone", size, "fp32", times)
+                    whole = team.time("ddp_step", size, "fp32", times)
+                    steps[team.library].append(whole)
+                    parts[team.library].append(whole - alone)
+            step = {name: median(values) for name, values in steps.items()}
+            part = {name: median(values) for name, values in parts.items()}
+            spread = max(parts["solo"]) - min(parts["solo"])
             report.add(Row(f"DDP step, {text(size)} of parameters, 2 ranks: communication",
                            part["solo"] * 1e3, "ms", part["gloo"] / part["solo"],
                            "shorter than gloo", ">= 4",
                            f"gloo: {part['gloo'] * 1e3:.4g} ms; whole steps: "
-                           f"{step['solo'] * 1e3:.4g}, {step['gloo'] * 1e3:.4g}"))  # fmt: skip
+                           f"{step['solo'] * 1e3:.4g}, {step['gloo'] * 1e3:.4g}; "
+                           f"solo's differences spread over {spread * 1e3:.3g} ms"))  # fmt: skip
         for team in teams:
             team.close()
 
@@ -300,6 +319,7 @@ PARTS = ("host", "ddp", "start", "links", "latency", "mixed", "across")
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--worlds", type=int, nargs="*", default=[2, 4])
+    arguments.add_argument("--size", type=int, default=0, help="MiB: this all_reduce alone")
     arguments.add_argument("--part", nargs="*", choices=PARTS, default=PARTS)
     arguments.add_argument("--line", type=int, nargs="*", default=[], choices=range(len(LINES)))
     arguments.add_argument("--rate", type=int, default=1000, help="Mbit/s of mixed and across")
@@ -307,7 +327,7 @@ def main() -> int:
     report = Report("collectives", as_json=options.json)
     if "host" in options.part:
         for world in options.worlds:
-            run(report, world, options.quick)
+            run(report, world, options.quick, options.size)
     if "ddp" in options.part:
         run_ddp(report)
     if "start" in options.part:
