@@ -135,7 +135,7 @@ static int on_attach(struct member *member, const struct member_event *event, st
         return err_set(SOLO_EINVAL, "the model is attached once, after the start");
     }
     struct plan plan;
-    TRY(plan_init(&plan, &event->attach->model, SOLO_MEMBERS_MAX));
+    TRY(plan_init(&plan, &event->attach->model, SOLO_MEMBERS_MAX, PLAN_MESH));
     member->attach = *event->attach;
     member->round_memory = event->attach->memory;
     member->catchup_memory =

@@ -42,10 +42,11 @@ static int cut(struct plan *plan)
     return 0;
 }
 
-int plan_init(struct plan *plan, const struct plan_model *model, uint32_t members)
+int plan_init(struct plan *plan, const struct plan_model *model, uint32_t members,
+              enum plan_owners owners)
 {
     MUST(members >= 1);
-    *plan = (struct plan){.model = *model, .members = members};
+    *plan = (struct plan){.model = *model, .members = members, .owners = owners};
     plan->chunk_elements = chunk_elements_of(model, members);
     uint64_t others = members > 1 ? members - 1 : 1;
     uint64_t window = PLAN_PARK_BYTES / (4 * (uint64_t)plan->chunk_elements * others);
@@ -55,7 +56,7 @@ int plan_init(struct plan *plan, const struct plan_model *model, uint32_t member
 
 int plan_init_state(struct plan *plan, const struct plan_model *model)
 {
-    *plan = (struct plan){.model = *model, .members = 1, .window = 2};
+    *plan = (struct plan){.model = *model, .members = 1, .owners = PLAN_STAR, .window = 2};
     plan->chunk_elements = PLAN_CHUNK_ELEMENTS_MAX;
     return cut(plan);
 }
@@ -74,16 +75,25 @@ struct plan_chunk plan_chunk(const struct plan *plan, uint32_t index)
 
 uint32_t plan_owned_first(const struct plan *plan, uint32_t slot)
 {
+    if (plan->owners == PLAN_STAR) {
+        return slot == 0 ? 0 : plan->chunk_count;
+    }
     return (uint32_t)((uint64_t)plan->chunk_count * slot / plan->members);
 }
 
 uint32_t plan_owned_count(const struct plan *plan, uint32_t slot)
 {
+    if (plan->owners == PLAN_STAR) {
+        return slot == 0 ? plan->chunk_count : 0;
+    }
     return plan_owned_first(plan, slot + 1) - plan_owned_first(plan, slot);
 }
 
 uint32_t plan_owner(const struct plan *plan, uint32_t index)
 {
+    if (plan->owners == PLAN_STAR) {
+        return 0;
+    }
     /* The greatest slot whose run begins at or before index. */
     uint64_t next = (uint64_t)index + 1;
     uint64_t slot = (next * plan->members - 1) / plan->chunk_count;
@@ -93,7 +103,7 @@ uint32_t plan_owner(const struct plan *plan, uint32_t index)
 uint32_t plan_chunks_max(const struct plan_model *model)
 {
     struct plan plan;
-    if (plan_init(&plan, model, SOLO_MEMBERS_MAX) < 0) {
+    if (plan_init(&plan, model, SOLO_MEMBERS_MAX, PLAN_MESH) < 0) {
         return PLAN_CHUNKS_MAX;
     }
     /* More members, smaller chunks: the largest count has the most of them. */

@@ -25,9 +25,15 @@ struct plan_model {
     uint64_t elements[PLAN_SECTIONS];
 };
 
+enum plan_owners {
+    PLAN_MESH, /* each member owns one contiguous run of chunks */
+    PLAN_STAR, /* slot 0 owns all */
+};
+
 struct plan {
     struct plan_model model;
-    uint32_t members; /* each owns one contiguous run of chunks */
+    uint32_t members;
+    enum plan_owners owners;
     uint32_t chunk_elements;
     uint32_t first_chunk[PLAN_SECTIONS + 1]; /* of each section; the last is the chunk count */
     uint32_t chunk_count;
@@ -41,7 +47,8 @@ struct plan_chunk {
 };
 
 /* SOLO_ELIMIT: more than PLAN_CHUNKS_MAX chunks. `members` >= 1. */
-int plan_init(struct plan *plan, const struct plan_model *model, uint32_t members);
+int plan_init(struct plan *plan, const struct plan_model *model, uint32_t members,
+              enum plan_owners owners);
 /* The map that catch-up and the anchor's digest use: chunks of PLAN_CHUNK_ELEMENTS_MAX,
  * whoever is in the job. */
 int plan_init_state(struct plan *plan, const struct plan_model *model);

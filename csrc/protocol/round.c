@@ -19,7 +19,7 @@ void round_begin(struct round *round, const struct msg_begin *begin, const struc
                  uint32_t slot, void *memory, uint64_t now_us)
 {
     memset(round, 0, sizeof *round);
-    MUST(plan_init(&round->plan, model, begin->count) == 0); /* ATTACH has tried it */
+    MUST(plan_init(&round->plan, model, begin->count, PLAN_MESH) == 0); /* ATTACH has tried it */
     round->id = begin->id;
     round->phase = ROUND_EXCHANGING;
     round->version = begin->version;

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "protocol/bits.h"
 
-/* An owner has at most ceil(chunks / members) chunks, so that (chunk, member) pairs are
+/* In mesh an owner has at most ceil(chunks / members) chunks, so that (chunk, member) pairs are
  * at most chunks + members; one member alone owns all chunks. */
 static uint64_t here_bytes(uint64_t chunks_max)
 {
@@ -21,6 +21,7 @@ uint64_t shard_memory_bytes(const struct plan_model *model)
 void shard_begin(struct shard *shard, const struct plan *plan, uint32_t slot,
                  const uint64_t *weights, void *memory)
 {
+    MUST(plan->owners == PLAN_MESH); /* here_bytes counts on it */
     *shard = (struct shard){.first = plan_owned_first(plan, slot),
                             .count = plan_owned_count(plan, slot),
                             .members = plan->members,

@@ -91,7 +91,7 @@ static inline void begin(uint32_t attempt_members, const float *weights, bool ke
     for (uint32_t m = 0; m < attempt_members; m++) {
         struct job *job = &members[m].job;
         struct job_round round = {.slot = m, .keep_residuals = keep};
-        CHECK_EQ(plan_init(&round.plan, &job->state_plan.model, attempt_members), 0);
+        CHECK_EQ(plan_init(&round.plan, &job->state_plan.model, attempt_members, PLAN_MESH), 0);
         for (uint32_t i = 0; i < attempt_members; i++) {
             round.weights[i] = weights ? weights[i] : 1.0f / (float)attempt_members;
         }

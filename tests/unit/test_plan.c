@@ -32,14 +32,13 @@ TEST(chunks_cover_every_element_once_and_have_one_owner)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         for (uint32_t members = 1; members <= SOLO_MEMBERS_MAX; members += members < 9 ? 1 : 49) {
             struct plan plan;
-            CHECK_EQ(plan_init(&plan, &models[i], members), 0);
+            CHECK_EQ(plan_init(&plan, &models[i], members, PLAN_MESH), 0);
             check_plan(&plan);
             CHECK_EQ(plan.chunk_elements % PLAN_CHUNK_ELEMENTS_MIN, 0);
             CHECK(plan.chunk_count <= plan_chunks_max(&models[i]));
+            CHECK_EQ(plan_init(&plan, &models[i], members, PLAN_STAR), 0);
+            check_plan(&plan);
         }
-        struct plan state;
-        CHECK_EQ(plan_init_state(&state, &models[i]), 0);
-        check_plan(&state);
     }
 }
 
@@ -47,7 +46,7 @@ TEST(every_owner_has_its_share)
 {
     struct plan_model model = model_of(10000000, 0, 0, 0);
     struct plan plan;
-    CHECK_EQ(plan_init(&plan, &model, 7), 0);
+    CHECK_EQ(plan_init(&plan, &model, 7, PLAN_MESH), 0);
     for (uint32_t slot = 0; slot < 7; slot++) {
         CHECK(plan_owned_count(&plan, slot) >= plan.chunk_count / 7);
         CHECK(plan_owned_count(&plan, slot) <= plan.chunk_count / 7 + 1);
@@ -58,7 +57,7 @@ TEST(a_section_begins_a_chunk)
 {
     struct plan_model model = model_of(300, 10, 0, 5);
     struct plan plan;
-    CHECK_EQ(plan_init(&plan, &model, 1), 0);
+    CHECK_EQ(plan_init(&plan, &model, 1, PLAN_MESH), 0);
     CHECK_EQ(plan.chunk_count, 4);
     CHECK_EQ(plan_chunk(&plan, 1).elements, 44);
     CHECK_EQ(plan_chunk(&plan, 2).section, SOLO_EXACT);
@@ -70,7 +69,7 @@ TEST(what_an_owner_parks_stays_within_its_limit)
     struct plan_model model = model_of(1u << 30, 0, 0, 0);
     for (uint32_t members = 2; members <= 32; members++) {
         struct plan plan;
-        CHECK_EQ(plan_init(&plan, &model, members), 0);
+        CHECK_EQ(plan_init(&plan, &model, members, PLAN_MESH), 0);
         CHECK(plan.window >= 2);
         uint64_t parked = (uint64_t)plan.window * (members - 1) * plan.chunk_elements * 4;
         CHECK(parked <= PLAN_PARK_BYTES || plan.window == 2);
@@ -81,7 +80,7 @@ TEST(a_model_that_is_too_large_is_refused)
 {
     struct plan_model model = model_of(UINT64_MAX / 2, UINT64_MAX / 2, 5, 5);
     struct plan plan;
-    CHECK_EQ(plan_init(&plan, &model, 2), SOLO_ELIMIT);
+    CHECK_EQ(plan_init(&plan, &model, 2, PLAN_MESH), SOLO_ELIMIT);
     CHECK_EQ(plan_init_state(&plan, &model), SOLO_ELIMIT);
 }
 
