@@ -183,7 +183,7 @@ def medians(
 LINES = ((2, 0.5, 0.95), (2, 25, 0.95), (2, 50, 0.95), (4, 0, 0.90))
 
 
-def run_links(report: Report, quick: bool, only: Sequence[int]) -> None:
+def run_links(report: Report, quick: bool, only: Sequence[int], alone: bool) -> None:
     """Large ones between nodes in network namespaces, beside the line's rate and bare sockets.
 
     A call cannot end before its last byte has travelled, so a line's time is the bytes at its rate
@@ -195,18 +195,19 @@ def run_links(report: Report, quick: bool, only: Sequence[int]) -> None:
             tempfile.TemporaryDirectory() as folder,
             netlab.Lab(world, rate_mbit=1000, delay_ms=delay_ms) as lab,
         ):
-            names = ("solo", "gloo", "sockets")
+            names = ("solo",) if alone else ("solo", "gloo", "sockets")
             teams = [Team(name, world, pathlib.Path(folder), lab) for name in names]
             times = medians(teams, "all_reduce", size, 1, 3 if quick else 5)
             line_s = 2 * (world - 1) / world * size * 8 / 1e9 + delay_ms / 1e3
             name = f"all_reduce {text(size)}, {world} nodes, 1 Gbit, {2 * delay_ms} ms round trip"
-            note = f"gloo: {times['gloo'] * 1e3:.4g} ms"
+            note = "" if alone else f"gloo: {times['gloo'] * 1e3:.4g} ms"
             solo = times["solo"]
             report.add(Row(name, solo * 1e3, "ms", line_s / solo, "of the line's rate",
                            f">= {least}", note))  # fmt: skip
-            bare = times["sockets"]
-            report.add(Row(name, solo * 1e3, "ms", bare / solo, "of bare sockets' rate", "",
-                           f"sockets: {bare * 1e3:.4g} ms"))  # fmt: skip
+            if not alone:
+                bare = times["sockets"]
+                report.add(Row(name, solo * 1e3, "ms", bare / solo, "of bare sockets' rate", "",
+                               f"sockets: {bare * 1e3:.4g} ms"))  # fmt: skip
             several = medians(teams[:1], "all_reduces", size // 4, 1, 3)["solo"]
             bytes_s = FLIGHT * 2 * (world - 1) / world * size / 4 * 8 / 1e9
             name = f"{FLIGHT} at once, {text(size // 4)} each, {2 * delay_ms} ms round trip"
@@ -322,6 +323,7 @@ def main() -> int:
     arguments.add_argument("--size", type=int, default=0, help="MiB: this all_reduce alone")
     arguments.add_argument("--part", nargs="*", choices=PARTS, default=PARTS)
     arguments.add_argument("--line", type=int, nargs="*", default=[], choices=range(len(LINES)))
+    arguments.add_argument("--alone", action="store_true", help="links: solo without the others")
     arguments.add_argument("--rate", type=int, default=1000, help="Mbit/s of mixed and across")
     options = arguments.parse_args()
     report = Report("collectives", as_json=options.json)
@@ -343,7 +345,7 @@ def main() -> int:
     if "across" in options.part:
         run_across(report, options.quick, options.rate)
     if "links" in options.part:
-        run_links(report, options.quick, options.line)
+        run_links(report, options.quick, options.line, options.alone)
     return 0
 
 
