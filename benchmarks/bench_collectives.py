@@ -128,8 +128,8 @@ def text(size: int) -> str:
     return f"{size} B"
 
 
-def run(report: Report, world: int, quick: bool, only: int) -> None:
-    """All calls and sizes; ``only``: an all_reduce of so many MiB, and nothing else."""
+def run(report: Report, world: int, quick: bool, only: Sequence[int]) -> None:
+    """All calls and sizes; ``only``: all_reduces of so many KiB, and nothing else."""
     libraries = ["solo", "gloo", "memory"]
     if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
         libraries.append("mpi")
@@ -141,8 +141,9 @@ def run(report: Report, world: int, quick: bool, only: int) -> None:
         small = {"gloo": ">= 20"}
         middle = {"gloo": ">= 5", "mpi": ">= 1"}
         large = {"gloo": ">= 4", "mpi": ">= 1", "memory": "<= 1.5"}
+        for size in only:
+            bench.row("all_reduce", size * KIB, large)
         if only:
-            bench.row("all_reduce", only * MIB, large)
             for team in teams:
                 team.close()
             return
@@ -320,7 +321,8 @@ PARTS = ("host", "ddp", "start", "links", "latency", "mixed", "across")
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--worlds", type=int, nargs="*", default=[2, 4])
-    arguments.add_argument("--size", type=int, default=0, help="MiB: this all_reduce alone")
+    arguments.add_argument("--size", type=int, nargs="*", default=[], metavar="KIB",
+                           help="these all_reduces alone")  # fmt: skip
     arguments.add_argument("--part", nargs="*", choices=PARTS, default=PARTS)
     arguments.add_argument("--line", type=int, nargs="*", default=[], choices=range(len(LINES)))
     arguments.add_argument("--alone", action="store_true", help="links: solo without the others")
