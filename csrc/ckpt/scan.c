@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
+
 struct scan scan_of(const void *bytes, size_t size)
 {
     return (struct scan){bytes, bytes, (const uint8_t *)bytes + size, NULL};
@@ -242,27 +244,11 @@ size_t scan_decode(struct scan_text text, char *out)
 
 bool scan_is_utf8(const void *bytes, size_t size)
 {
-    const uint8_t *at = bytes, *end = at + size;
-    while (at < end) {
-        uint8_t lead = *at++;
-        if (lead < 0x80) {
-            continue;
-        }
-        int more = lead >= 0xc2 && lead < 0xe0   ? 1
-                   : lead >= 0xe0 && lead < 0xf0 ? 2
-                   : lead >= 0xf0 && lead < 0xf5 ? 3
-                                                 : -1;
-        if (more < 0 || end - at < more) {
+    const char *at = bytes;
+    for (size_t length; size > 0; at += length, size -= length) {
+        length = utf8_length(at, size);
+        if (length == 0) {
             return false;
-        }
-        if ((lead == 0xe0 && *at < 0xa0) || (lead == 0xed && *at > 0x9f) ||
-            (lead == 0xf0 && *at < 0x90) || (lead == 0xf4 && *at > 0x8f)) {
-            return false;
-        }
-        for (; more > 0; more--, at++) {
-            if ((*at & 0xc0) != 0x80) {
-                return false;
-            }
         }
     }
     return true;

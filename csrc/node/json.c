@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 #define JSON_FIELD_MAX 4096u /* bytes of one field, escaped */
 
 struct json json_begin(char *text, size_t size)
@@ -26,18 +28,24 @@ static void add_field(struct json *json, const char *field, size_t length)
     json->first = false;
 }
 
+/* What is no UTF-8 (a text that was cut, or that another node made up) becomes U+FFFD. */
 static size_t escape(char *out, size_t size, const char *value)
 {
     size_t used = 0;
-    for (const unsigned char *at = (const unsigned char *)value; *at && used + 8 < size; at++) {
-        if (*at == '"' || *at == '\\') {
-            out[used++] = '\\';
-            out[used++] = (char)*at;
-        } else if (*at < 0x20 || *at >= 0x7f) { /* bytes above are not known to be UTF-8 */
-            used += (size_t)snprintf(out + used, size - used, "\\u%04x", *at);
-        } else {
-            out[used++] = (char)*at;
+    for (size_t left = strlen(value), length; left > 0 && used + 8 < size;
+         value += length, left -= length) {
+        unsigned char first = (unsigned char)*value;
+        length = utf8_length(value, left);
+        if (length == 0 || first < 0x20 || first == 0x7f) {
+            used += (size_t)snprintf(out + used, size - used, "\\u%04x", length ? first : 0xfffdu);
+            length = 1;
+            continue;
         }
+        if (first == '"' || first == '\\') {
+            out[used++] = '\\';
+        }
+        memcpy(out + used, value, length);
+        used += length;
     }
     out[used] = 0;
     return used;

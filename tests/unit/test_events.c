@@ -17,6 +17,20 @@ TEST(a_line_is_json_whatever_is_in_its_texts)
     CHECK_EQ(length, strlen(line));
 }
 
+TEST(letters_of_any_language_stay_and_bytes_that_are_none_are_marked)
+{
+    char line[256];
+    struct json json = json_begin(line, sizeof line);
+    json_text(&json, "whole",
+              "n\xc3\xb8"
+              "de \xf0\x9f\x98\x80");
+    json_text(&json, "broken", "cut \xc3\xb8\xe2\x82");
+    json_end(&json);
+    CHECK_STR(line, "{\"whole\": \"n\xc3\xb8"
+                    "de \xf0\x9f\x98\x80\", "
+                    "\"broken\": \"cut \xc3\xb8\\ufffd\\ufffd\"}");
+}
+
 TEST(a_field_without_room_is_left_out_whole)
 {
     char line[24];
