@@ -310,19 +310,23 @@ def _save_shards(
         weight_map = {n: file for file, part in zip(files, parts, strict=True) for n in part}
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1)
         before: set[str] = set()
+        committed = False
 
         def take(temporary: str, name: str) -> None:
+            nonlocal committed
             before.update(_replaced(temporary, name))
+            committed = True
 
         try:
             for file, part in zip(files, parts, strict=True):
                 _write(os.path.join(folder, file), kind, part, metadata)
             # Last: by it the new files take the place of the old ones, all at once.
             atomically(index, lambda stream: stream.write(text.encode()), take)
-        except BaseException:
-            _remove(folder, set(files) - _files_of(index))  # nobody's, without an index
-            raise
-        _remove(folder, before - set(files))
+        finally:  # also after Ctrl-C: whatever no index names is nobody's
+            if committed:
+                _remove(folder, before - set(files))
+            else:
+                _remove(folder, set(files) - _files_of(index))
     return [*(os.path.join(folder, file) for file in files), index]
 
 
@@ -361,9 +365,18 @@ def _alone(folder: str) -> Iterator[bool]:
 
 
 def _remove(folder: str, files: Iterable[str]) -> None:
+    """All of them: Ctrl-C in the middle is put off to the end."""
+    late: KeyboardInterrupt | None = None
     for file in files:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, file))
+        try:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, file))
+        except KeyboardInterrupt as error:  # before its file went, or after
+            late = error
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, file))
+    if late is not None:
+        raise late
 
 
 def _names(folder: str, stem: str, suffix: str, count: int, *, usual: bool) -> list[str]:

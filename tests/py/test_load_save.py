@@ -155,6 +155,36 @@ def test_the_last_of_two_savers_takes_away_what_the_other_wrote(
     assert torch.equal(solo.load(folder)["w1"], STATE["w1"])
 
 
+@pytest.mark.parametrize("at", range(5))
+def test_ctrl_c_while_old_shards_are_taken_away_leaves_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """When the folder is made durable with its new index, or at the first to fourth of four."""
+    folder = tmp_path / "m"
+    shards(folder)
+    real_fsync, real_unlink = os.fsync, os.unlink
+    synced, removed = [0], [0]
+
+    def fsync(number: int) -> None:
+        real_fsync(number)
+        synced[0] += stat.S_ISDIR(os.fstat(number).st_mode)
+        if at == 0 and synced[0] == len(STATE) + 1:
+            raise KeyboardInterrupt
+
+    def unlink(path: str) -> None:
+        removed[0] += path.endswith(".safetensors")
+        if path.endswith(".safetensors") and removed[0] == at:
+            raise KeyboardInterrupt
+        real_unlink(path)
+
+    monkeypatch.setattr(save.os, "fsync", fsync)
+    monkeypatch.setattr(save.os, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        shards(folder, {name: value + 10 for name, value in STATE.items()})
+    assert len(list(folder.iterdir())) == len(STATE) + 1
+    assert torch.equal(solo.load(folder)["w1"], STATE["w1"] + 10)
+
+
 def test_many_who_save_at_once_leave_the_files_of_one(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "m"
     states = [{name: value + i for name, value in STATE.items()} for i in range(6)]
