@@ -139,7 +139,7 @@ def swaps(tmp_path: pathlib.Path) -> None:
         pytest.skip(str(error))
     finally:
         for name in names:
-            os.unlink(name)
+            pathlib.Path(name).unlink()
 
 
 def in_the_middle(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
