@@ -16,6 +16,7 @@
 enum {
     SHM_MIN_MIB = 64, /* what Docker gives when nobody asks; DataLoaders die in it */
     FILES_MIN = 1024,
+    FILES_LEAST = 64, /* with fewer torchrun's own store stands still, without a word */
     TOKEN_BYTES_MAX = 4096,
 };
 
@@ -333,10 +334,14 @@ struct finding preflight_open_files(struct launch *launch)
         setrlimit(RLIMIT_NOFILE, &limit);
         getrlimit(RLIMIT_NOFILE, &limit);
     }
+    char *told = text_format("at most %llu open files", (unsigned long long)limit.rlim_cur);
+    if (limit.rlim_cur < FILES_LEAST) {
+        return fail(CODE_FILES, told, "torchrun and its ranks cannot start with so few",
+                    "ulimit -n 65536", NULL);
+    }
     if (limit.rlim_cur < FILES_MIN) {
-        return warn(
-            CODE_FILES, text_format("at most %llu open files", (unsigned long long)limit.rlim_cur),
-            "connections, DataLoaders and shared tensors each hold some", "ulimit -n 65536");
+        return warn(CODE_FILES, told, "connections, DataLoaders and shared tensors each hold some",
+                    "ulimit -n 65536");
     }
     return fine("%llu", (unsigned long long)limit.rlim_cur);
 }

@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -272,13 +271,6 @@ def test_the_master_of_another_job_is_named(
             assert "belongs to job theirs, not to ours" in failure(done, 17, 78)
 
 
-def test_doctor_without_a_script_does_not_mind_whose_job_it_is(url: str) -> None:
-    with master(url, "--job_id=theirs"):
-        done = run("doctor", f"--master_url={url}")
-        assert re.search(r"^ok    master ", done.stdout, re.M)
-        assert "belongs to job" in run("doctor", f"--master_url={url}", "--job_id=ours").stdout
-
-
 def test_a_wrong_or_missing_token_is_told(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
@@ -385,24 +377,6 @@ def test_status_prints_the_members(url: str) -> None:
         table = run("status", url).stdout
         assert table.startswith(f"job j at {url}: version ")
         assert re.search(r"^ +3 +0 +\S+ +2 ", table, re.M)
-
-
-def test_a_master_that_dies_in_the_middle_of_a_handshake_is_no_stranger(
-    tmp_path: pathlib.Path, script: pathlib.Path, url: str
-) -> None:
-    port = int(url.rpartition(":")[2])
-    for _ in range(20):  # until this process was quick enough to look like one that dies
-        with socket.create_server(("127.0.0.1", port)) as dying:
-            node = start(*words_for(url, tmp_path, 1, "--job_id=j"), script, "0")
-            dying.settimeout(60)
-            half_way, _ = dying.accept()
-        half_way.close()
-        with master(url, "--job_id=j"):
-            _, said = node.communicate(timeout=90)
-        assert "closed by the other side" not in said
-        if node.returncode == 0:
-            return
-    pytest.fail(said)
 
 
 def test_nodes_wait_for_a_master_that_comes_later(
