@@ -306,7 +306,7 @@ def test_every_command_takes_a_directory(tmp_path: pathlib.Path) -> None:
     assert "w  [1000] float32" in command("inspect", tmp_path / "d").stdout
     assert "checksums agree, fingerprint" in command("verify", tmp_path / "d").stdout
     plan = command("plan", tmp_path / "d").stdout
-    assert "cpu: 3.9 KiB" in plan and plan.endswith("of one file\n")
+    assert "cpu: 3.9 KiB" in plan and plan.endswith("of 1 file\n")
     assert "converts them" in command("--help").stdout
     done = command("convert", tmp_path / "d", tmp_path)
     assert done.returncode == 1 and "there is a directory of that name" in done.stderr

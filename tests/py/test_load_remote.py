@@ -301,7 +301,8 @@ def test_convert_changes_format_dtype_and_files(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded = solo.load(tmp_path / "y.safetensors")
     assert loaded["model.w"].dtype == torch.bfloat16 and loaded["model.n"].dtype == torch.int64
-    assert command("convert", path, tmp_path / "z.safetensors").returncode == 1
+    nested = command("convert", path, tmp_path / "z.safetensors")
+    assert nested.returncode == 2 and "--flat" in nested.stderr
     done = command("convert", tmp_path / "y.safetensors", tmp_path / "d", "--shard-size", "210")
     assert done.returncode == 0, done.stderr
     assert_same(solo.load(tmp_path / "d")["model.n"], obj["model"]["n"])
