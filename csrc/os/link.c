@@ -75,15 +75,21 @@ static uint32_t streams_used(const struct link *link)
     return count;
 }
 
+/* Unless the user has said how many. */
+static void want(struct link *link, uint32_t streams)
+{
+    uint32_t most = link->config.streams_max ? link->config.streams_max : LINK_STREAMS_MAX;
+    streams = streams < most ? streams : most;
+    if (link->config.streams == 0 && streams > link->streams_wanted) {
+        link->streams_wanted = streams;
+    }
+}
+
 static void measure(struct link *link)
 {
     uint32_t wanted = pace_measure(&link->pace, loop_now(link->config.loop), link_sent_bytes(link),
                                    link->queue.count > 0, link->send_bytes_max, link_streams(link));
-    uint32_t most = link->config.streams_max ? link->config.streams_max : LINK_STREAMS_MAX;
-    wanted = wanted < most ? wanted : most;
-    if (link->config.streams == 0 && wanted > link->streams_wanted) {
-        link->streams_wanted = wanted;
-    }
+    want(link, wanted);
 }
 
 /* Asking the kernel costs as much as sending a short frame. */
@@ -189,6 +195,8 @@ static void stream_opened(struct link *link, struct stream *stream)
     pace_rtt(&link->pace, conn_rtt_us(stream->conn));
     if (conn_is_shm(stream->conn)) {
         link->no_more_streams = true; /* one ring is as fast as memory */
+    } else {
+        want(link, pace_first_streams(&link->pace));
     }
 }
 

@@ -19,6 +19,9 @@ struct pace {                         /* zero: nothing measured */
  * trip; 1 to 64. */
 uint32_t pace_streams(uint64_t bytes_per_s, uint32_t rtt_us, uint64_t send_bytes_max);
 
+/* How many to begin with: what is measured on a long path comes a call or more too late. */
+uint32_t pace_first_streams(const struct pace *pace);
+
 void pace_rtt(struct pace *pace, uint32_t rtt_us); /* 0: unknown, ignored */
 
 /* While frames wait (`busy`), what goes out is what the path takes with the streams it has. Gives

@@ -15,6 +15,18 @@ TEST(streams_follow_bandwidth_times_round_trip)
     CHECK_EQ(pace_streams(12500000000u, 100000, WINDOW), LINK_STREAMS_MAX);
 }
 
+TEST(a_long_path_begins_with_several_streams)
+{
+    struct pace pace = {0};
+    CHECK_EQ(pace_first_streams(&pace), 1);
+    pace_rtt(&pace, 400000);
+    CHECK_EQ(pace_first_streams(&pace), 3);
+    pace_rtt(&pace, 50000);
+    CHECK_EQ(pace_first_streams(&pace), 2);
+    pace_rtt(&pace, 1000);
+    CHECK_EQ(pace_first_streams(&pace), 1);
+}
+
 /* Not what the windows take at once when it begins. */
 TEST(a_rate_is_measured_from_one_round_trip_on_while_frames_wait)
 {
