@@ -13,7 +13,7 @@ enum { STATUS_OF_RANK = -1, STATUS_NOT_EXECUTABLE = 126, STATUS_NOT_FOUND = 127 
 static const struct {
     enum code code;
     int status;
-    const char *meaning, *todo;
+    const char *meaning, *remedy;
 } codes[] = {
     {CODE_FLAG, EX_USAGE, "unknown flag, or a flag without its value",
      "`solorun --help_all` lists the flags; the script's own come after the script"},
@@ -240,7 +240,7 @@ void message_document(void)
             snprintf(status, sizeof status, "%d", codes[i].status);
         }
         printf("| SOLO-E%03d | %s | %s | %s |\n", (int)codes[i].code, status, codes[i].meaning,
-               codes[i].todo);
+               codes[i].remedy);
     }
     puts("\n| exit status | meaning | worth a retry |\n|---|---|---|\n"
          "| 0 | the script ended well on this node | - |\n"

@@ -38,6 +38,17 @@ TEST(a_link_without_shared_memory_has_no_room_to_offer)
     close_door();
 }
 
+/* Sends chunks, numbered on from frame->chunk, until no room is left but `spare`. */
+static void fill(struct frame *frame, size_t spare)
+{
+    void *room = NULL;
+    while (link_room(client.link, CHUNK, spare, &room) == 0) {
+        memcpy(room, source + frame->chunk, CHUNK);
+        CHECK_EQ(link_send(client.link, frame, room, CHUNK, frame->chunk), 0);
+        frame->chunk++;
+    }
+}
+
 TEST(a_full_ring_offers_no_room_and_says_when_it_may)
 {
     void *room = NULL;
@@ -47,11 +58,7 @@ TEST(a_full_ring_offers_no_room_and_says_when_it_may)
     UNTIL(client.opened && server.link);
     server.place_rc = SOLO_EAGAIN; /* the reader stands still */
     CHECK_EQ(link_room(client.link, RING_BYTES, 0, &room), SOLO_ENOTSUP);
-    while (link_room(client.link, CHUNK, CHUNK, &room) == 0) {
-        memcpy(room, source + frame.chunk, CHUNK);
-        CHECK_EQ(link_send(client.link, &frame, room, CHUNK, frame.chunk), 0);
-        frame.chunk++;
-    }
+    fill(&frame, CHUNK);
     CHECK(frame.chunk >= 2);
     for (int i = 0; i < 20; i++) {
         CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
@@ -68,17 +75,12 @@ TEST(a_full_ring_offers_no_room_and_says_when_it_may)
 /* Else who takes for others has no turn for what others wait for. */
 TEST(a_turn_takes_only_a_few_frames_of_a_full_ring)
 {
-    void *room = NULL;
     struct frame frame = {.type = FRAME_DELTA};
     open_door("127.0.0.1");
     dial(1, true);
     UNTIL(client.opened && server.link);
     server.place_rc = SOLO_EAGAIN; /* until all are there */
-    while (link_room(client.link, CHUNK, 0, &room) == 0) {
-        memcpy(room, source + frame.chunk, CHUNK);
-        CHECK_EQ(link_send(client.link, &frame, room, CHUNK, frame.chunk), 0);
-        frame.chunk++;
-    }
+    fill(&frame, 0);
     for (int i = 0; i < 20; i++) {
         CHECK_EQ(loop_turn(loop, clock_us() + 1000), 0);
     }
