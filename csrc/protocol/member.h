@@ -121,7 +121,6 @@ struct peer {
     uint32_t node_rank;
     uint64_t instance;
     char name[MSG_TEXT_MAX], address[MSG_TEXT_MAX];
-    uint32_t slot;       /* in the current list; UINT32_MAX: a joiner */
     uint32_t round_slot; /* in the round in progress; UINT32_MAX: not in it */
     enum link_state link;
     bool wanted;       /* ours to make: the lower node rank connects */

@@ -23,7 +23,7 @@ static uint32_t add(struct member *member)
 {
     for (uint32_t i = 0; i < SOLO_MEMBERS_MAX; i++) {
         if (!member->peers[i].used) {
-            member->peers[i] = (struct peer){.used = true, .slot = NOBODY, .round_slot = NOBODY};
+            member->peers[i] = (struct peer){.used = true, .round_slot = NOBODY};
             member->peer_count = i >= member->peer_count ? i + 1 : member->peer_count;
             return i;
         }
@@ -110,7 +110,6 @@ static void take_row(struct member *member, const struct msg_member *row, uint32
     peer->instance = row->identity.instance;
     text_copy(peer->name, sizeof peer->name, row->identity.name);
     text_copy(peer->address, sizeof peer->address, row->identity.address);
-    peer->slot = slot;
     peer->wanted = member->config.identity.node_rank < peer->node_rank;
     named[index] = 1;
     if (slot != NOBODY) {
