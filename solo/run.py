@@ -77,8 +77,12 @@ def pass_usr1_on() -> None:
             time.sleep(0.2)
 
 
+_ending = threading.Lock()  # never let go of: who comes second waits for the end
+
+
 def end_at_once(number: int) -> None:
     """The second signal: no grace for anyone."""
+    _ending.acquire()
     for pid in ranks():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -254,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
         return report_failure(rank, failure, len(failed.failures) - 1)
     except SignalException as stopped:
         run_logs.drain()
-        if ranks():  # a further signal came while torchrun waited for them
+        if _ending.locked() or ranks():  # a further signal came while torchrun waited for them
             end_at_once(stopped.sigval)
         error(81, f"stopped by {signal.Signals(stopped.sigval).name}")
         return 128 + int(stopped.sigval)
