@@ -9,6 +9,8 @@
 
 #include "number.h"
 
+#define PROCESSORS_MAX 8192 /* the most that Linux is built for; a cpu_set_t has 1,024 */
+
 /* ---- what is there ---------------------------------------------------------------------- */
 
 static int count_entries(const char *path)
@@ -70,8 +72,10 @@ static int quota_v1(void)
 
 int device_cores(void)
 {
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    cpu_set_t *set = CPU_ALLOC(PROCESSORS_MAX);
+    size_t size = CPU_ALLOC_SIZE(PROCESSORS_MAX);
+    int cores = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 1;
+    CPU_FREE(set);
     char *membership = text_read_file("/proc/self/cgroup", 4096);
     char *folder = membership ? strstr(membership, "0::") : NULL;
     int limit = quota_v1();

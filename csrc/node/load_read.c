@@ -10,6 +10,7 @@
 #include "ckpt/read_plan.h"
 #include "os/crew.h"
 #include "os/file.h"
+#include "os/host.h"
 #include "os/pages.h"
 
 #define PIECE_BYTES        (8u << 20) /* what a thread takes at a time, at most */
@@ -273,7 +274,7 @@ static uint32_t threads_of(const struct solo_reading *reading)
 {
     uint32_t threads = reading->options.threads;
     if (!threads) {
-        threads = crew_processors();
+        threads = host_processors();
         threads = threads < THREADS_MAX ? threads : THREADS_MAX;
     }
     if (reading->direct && threads < DIRECT_THREADS) {

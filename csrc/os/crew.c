@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,16 +138,6 @@ void crew_free(struct crew *crew)
     pthread_cond_destroy(&crew->left);
     pthread_mutex_destroy(&crew->lock);
     free(crew);
-}
-
-uint32_t crew_processors(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) < 0) {
-        return 1;
-    }
-    int count = CPU_COUNT(&set);
-    return count > 0 ? (uint32_t)count : 1;
 }
 
 uint64_t crew_spent_us(void)

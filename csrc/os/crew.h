@@ -21,7 +21,6 @@ int crew_wait(struct crew *crew, uint32_t timeout_ms);
 void crew_stop(struct crew *crew); /* items that are running are finished, others not begun */
 void crew_free(struct crew *crew); /* stops and waits */
 
-uint64_t crew_spent_us(void);   /* processor time of the calling thread */
-uint32_t crew_processors(void); /* that this process may use */
+uint64_t crew_spent_us(void); /* processor time of the calling thread */
 
 #endif

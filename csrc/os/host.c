@@ -11,6 +11,8 @@
 
 #include "base/err.h"
 
+#define PROCESSORS_MAX 8192 /* the most that Linux is built for; a cpu_set_t has 1,024 */
+
 /* A small file of /proc or /sys as text; 0 bytes if it is not there. */
 static size_t slurp(const char *path, char *out, size_t size)
 {
@@ -80,18 +82,19 @@ static uint32_t quota_cores(void)
     return quota > 0 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
 }
 
+uint32_t host_processors(void)
+{
+    cpu_set_t *set = CPU_ALLOC(PROCESSORS_MAX);
+    size_t size = CPU_ALLOC_SIZE(PROCESSORS_MAX);
+    int count = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+    CPU_FREE(set);
+    return count > 0 ? (uint32_t)count : 1;
+}
+
 uint32_t host_cores(void)
 {
-    cpu_set_t *set = CPU_ALLOC(4096); /* more than CPU_SETSIZE: large machines */
-    size_t size = CPU_ALLOC_SIZE(4096);
-    uint32_t cores = 0;
-    if (set && sched_getaffinity(0, size, set) == 0) {
-        cores = (uint32_t)CPU_COUNT_S(size, set);
-    }
-    CPU_FREE(set);
-    uint32_t quota = quota_cores();
-    cores = quota && quota < cores ? quota : cores;
-    return cores ? cores : 1;
+    uint32_t cores = host_processors(), quota = quota_cores();
+    return quota && quota < cores ? quota : cores;
 }
 
 int host_random(void *out, size_t size)

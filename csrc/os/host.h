@@ -17,8 +17,8 @@ int host_boot_id(uint8_t out[HOST_BOOT_ID_BYTES]);
 
 uint64_t host_pid(void);
 
-/* Cores this process may use: its affinity, cut by the control group's quota; at least 1. */
-uint32_t host_cores(void);
+uint32_t host_processors(void); /* that this process may run on; at least 1 */
+uint32_t host_cores(void);      /* the same, cut by the control group's quota */
 
 /* Random bytes fit for secrets. SOLO_ESYS if the kernel has none: never a weaker source. */
 int host_random(void *out, size_t size);

@@ -75,5 +75,4 @@ TEST(no_items_are_done_at_once)
     CHECK_EQ(crew_start(3, 0, step, &work, &crew), 0);
     CHECK_EQ(crew_wait(crew, 1000), 0);
     crew_free(crew);
-    CHECK(crew_processors() >= 1);
 }
