@@ -209,7 +209,7 @@ class Report:
             ):
                 try:
                     writer.add_scalar(f"solo/{name}", value, step)
-                except OSError as error:  # of an earlier write: TensorBoard's thread has ended
+                except Exception as error:  # of an earlier write: TensorBoard's thread has ended
                     self._writer = None
                     self.say(f"no more TensorBoard scalars: {error}; training goes on")
                     return
@@ -221,13 +221,13 @@ class Report:
                 from torch.utils.tensorboard import SummaryWriter
 
                 self._writer = SummaryWriter(str(folder / "tensorboard" / f"node{self._node}"))
-            except (ImportError, OSError) as error:
+            except Exception as error:  # its own too, as with a protobuf that does not suit it
                 _log.info("no TensorBoard scalars: %s", error)
         return self._writer
 
     def close(self) -> None:
         if self._writer is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 self._writer.close()
             self._writer = None
 

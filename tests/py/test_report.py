@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import sys
+import types
 
 import pytest
 
@@ -145,3 +148,30 @@ def test_nodes_on_the_same_data_are_told_once_in_words_that_name_both(
     said = capsys.readouterr().err
     assert said.count("nodes 0 and 2 train on the same data: half of the work") == 1
     assert "solo.data_rank()" in said
+
+
+def test_a_lost_master_is_told_with_the_reason_and_that_training_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    event = '{"event": "master_lost", "text": "connection refused"}'
+    Report(Config(node_rank=1)).follow(Engine(event))  # type: ignore[arg-type]
+    told = capsys.readouterr().err
+    assert "no connection to the master (connection refused); training goes on meanwhile" in told
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("Descriptors cannot be created directly"), ValueError("not UTF-8")]
+)
+def test_a_tensorboard_that_does_not_work_here_ends_no_training(
+    error: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __init__(self, folder: str) -> None:
+            raise error
+
+    module = types.SimpleNamespace(SummaryWriter=Broken)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    joined = {"founder": True, "version": 0, "slot": 0, "replaced": False}
+    report = Report(Config(job_dir=tmp_path))
+    report.joined(joined, [])  # type: ignore[arg-type]
+    report.close()
