@@ -94,9 +94,10 @@ def of_rank(tensor: Any, name: str) -> Box:
             f"{name!r} is a distributed tensor of partial sums, which a file cannot fill",
             record=name,
         )
-    sizes, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
+    with torch.device("cpu"):  # torch computes with tensors here, wherever the script makes its own
+        sizes, offsets = compute_local_shape_and_global_offset(
+            tensor.shape, tensor.device_mesh, tensor.placements
+        )
     return Box(tuple(offsets), tuple(sizes))
 
 
