@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import signal
 import sys
@@ -122,6 +123,10 @@ class _JoinAtForward:
     """Joins the job at a wrapped model's first training forward, which all ranks of a node do."""
 
     _torchdynamo_disable = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In a saved model: a call that gives back what it is given, where solo may be unknown."""
+        return getattr, ({}, "get")
 
     def __call__(self, ddp: DistributedDataParallel, _inputs: Any) -> None:
         follow = takeover.active()
@@ -250,19 +255,28 @@ def _sys_exit(original: Callable[..., NoReturn], status: Any = None) -> NoReturn
 
 def _at_exit() -> None:
     follow = takeover.active()
-    if follow is not None:
-        error = getattr(sys, "last_value", None)  # an exception that ended the script
-        if error is None or isinstance(error, SystemExit):
-            error = SystemExit(follow.exit_status)
-        try:
-            follow.finish(_failure(error))
-        except SoloError as failed:
-            follow.report_error(failed)
+    if follow is None:
+        _leave_to_parent()
+        return
+    error = getattr(sys, "last_value", None)  # an exception that ended the script
+    if error is None or isinstance(error, SystemExit):
+        error = SystemExit(follow.exit_status)
+    try:
+        follow.finish(_failure(error))
+    except SoloError as failed:
+        follow.report_error(failed)
     if dist.is_initialized():
         # Threads of a group that outlive the interpreter end the process with SIGABRT now and
         # then, which would hide the exit code.
         with contextlib.suppress(Exception):
             dist.destroy_process_group()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child the groups' threads are missing: who ends such a group waits for ever."""
+    if dist.is_available() and dist.is_initialized():
+        for group in dist.distributed_c10d._world.pg_map:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # lives until the process is gone
 
 
 def _asked_to_leave(_number: int, _frame: Any) -> None:

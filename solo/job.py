@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
+import weakref
 
 import torch.distributed as dist
 
 from solo import takeover
 from solo.merger import Member, Merger
 
-_explicit: Merger | None = None
+_explicit: weakref.ref[Merger] | None = None  # it holds the model: the script decides how long
 
 
 def follow(merger: Merger) -> None:
     """Let these functions speak of this sync: the latest that the script made itself."""
     global _explicit
-    _explicit = merger
+    _explicit = weakref.ref(merger)
 
 
 def _merger() -> Merger | None:
     active = takeover.active()
     if active is not None and active.merger is not None:
         return active.merger
-    return _explicit
+    return None if _explicit is None else _explicit()
 
 
 def init(backend: str = "solo") -> None:

@@ -1,9 +1,11 @@
 """solo.IntervalSync with a real master and real engines: nodes are threads of this process."""
 
+import gc
 import math
 import pathlib
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -382,6 +384,20 @@ def test_the_job_s_facts_are_told_by_the_package() -> None:
         assert solo.version() == 0 and solo.data_rank() == 0 and solo.data_world_size() == 1
         assert sync.step() and solo.version() == 1
         sync.close()
+
+
+def test_a_model_lives_no_longer_than_the_script_wants() -> None:
+    with master() as url:
+        module = net()
+        sync = IntervalSync(module, config=settings(url, 0))
+        sync.step()
+        sync.close()
+        assert solo.version() == 1
+        alive = weakref.ref(module)
+        del module, sync
+        gc.collect()
+        assert alive() is None
+        assert solo.version() == 0 and solo.members() == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from train_jobs import DDP_SCRIPT, MODEL, Job, Node, free_port, job
+from train_jobs import DDP_SCRIPT, MODEL, Job, Node, free_port, job, same
 
 
 @pytest.fixture
@@ -238,3 +238,17 @@ def test_a_state_file_that_is_damaged_ends_its_node_with_65(tmp_path: pathlib.Pa
     with job(tmp_path, min_nodes=1, **more) as made:
         node = made.start(0, DDP_SCRIPT).wait(65)
     assert str(file) in node.log() and "checksum" in node.log()
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)"])
+def test_a_forked_child_ends_while_its_parent_trains_on(pair: Job, end: str) -> None:
+    forks = f"""
+if dist.is_initialized() and dist.get_rank() == 0:
+    child = os.fork()
+    if child == 0:
+        {end}
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+dist.destroy_process_group()
+"""
+    script = DDP_SCRIPT.replace("\ndist.destroy_process_group()\n", forks)
+    assert same(*pair.run(script, ranks=2))

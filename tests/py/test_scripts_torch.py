@@ -110,3 +110,26 @@ result(state=model.state_dict())
 """
     )
     assert same(*pair.run(script, ranks=2))
+
+
+def test_a_saved_wrapper_needs_no_solo_to_be_loaded(pair: Job) -> None:
+    script = (
+        MODEL
+        + """
+import pickle
+dist.init_process_group("gloo")
+wrapped = DDP(build())
+early = pickle.dumps(wrapped)
+optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+x, y = data().tensors
+for step in range(4):
+    learn(wrapped, optimizer, x, y)
+for saved in (early, pickle.dumps(wrapped), pickle.dumps(optimizer)):
+    assert b"solo" not in saved
+again = pickle.loads(pickle.dumps(wrapped))
+assert torch.equal(again(x), wrapped(x))
+dist.destroy_process_group()
+result(state=wrapped.module.state_dict())
+"""
+    )
+    assert same(*pair.run(script))
