@@ -141,7 +141,7 @@ uint64_t Nccl::gpu_of(at::Device device)
     // The driver's name of it, the same under every CUDA_VISIBLE_DEVICES.
     int handle = 0;
     Uuid uuid{};
-    if (device.is_cuda() && driver().has && driver().get(&handle, device.index()) == 0 &&
+    if (driver().has && driver().get(&handle, device.index()) == 0 &&
         driver().uuid_of(&uuid, handle) == 0) {
         return uuid.halves[0] ^ uuid.halves[1] * 31;
     }

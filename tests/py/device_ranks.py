@@ -45,6 +45,11 @@ def nccl_library() -> str:
     return build("fake_nccl.c", "fake_nccl.so", "gcc", "-std=c11", "-O2", "-pthread")
 
 
+def driver_library() -> str:
+    name = "-Wl,-soname,libcuda.so.1"
+    return build("fake_cuda.c", "fake_cuda.so", "gcc", "-std=c11", "-O2", name)
+
+
 def run(
     body: Callable[[int, int], Any],
     world: int,

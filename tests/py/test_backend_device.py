@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from device_ranks import here, late, run, to_device
+from device_ranks import driver_library, here, late, run, to_device
 from test_backend_faults import fails
 from torch import Tensor
 
@@ -336,6 +337,23 @@ def test_the_first_device_of_two_ranks_is_two_where_each_is_shown_another() -> N
         assert torch.ops.solo.nccl_calls(dist.group.WORLD.boxed()) == 1
 
     run(body, 2, nccl=True, one_device=True)
+
+
+@pytest.mark.parametrize(("second", "calls"), [("1", 0), ("2", 1)])
+def test_the_driver_says_whether_two_ranks_share_a_gpu_under_two_numbers(
+    second: str, calls: int
+) -> None:
+    driver = driver_library()
+
+    def body(rank: int, world: int) -> None:
+        ctypes.CDLL(driver)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ["0,1", second][rank]
+        tensor = torch.ones(10).to(f"privateuseone:{1 - rank}")
+        dist.all_reduce(tensor)
+        assert (tensor.cpu() == 2).all()
+        assert torch.ops.solo.nccl_calls(dist.group.WORLD.boxed()) == calls
+
+    run(body, 2, nccl=True)
 
 
 def test_nccl_is_used_where_every_rank_has_it() -> None:

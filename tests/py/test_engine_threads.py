@@ -1,5 +1,6 @@
 """solo._C.Engine by several threads at once: what is wrong raises, and nothing is freed twice."""
 
+import math
 import threading
 from array import array
 from collections.abc import Iterator
@@ -69,3 +70,30 @@ def test_closing_ends_a_merge_that_nobody_waits_for(waits: Node) -> None:
     waits.engine.close()
     with pytest.raises(errors.Closed):
         waits.engine.wait(0.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, -math.inf, math.nan])
+def test_a_wait_of_no_length_only_looks(waits: Node, seconds: float) -> None:
+    assert waits.engine.wait(seconds) is None
+
+
+def test_a_wait_without_end_ends_with_the_engine(waits: Node) -> None:
+    ended: list[object] = []
+
+    def wait() -> None:
+        while not ended:
+            try:
+                ended.append(waits.engine.wait(math.inf))
+            except errors.InUse:
+                continue  # the other thread was looking just then
+            except errors.SoloError as error:
+                ended.append(type(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with pytest.raises(errors.InUse):
+        while not ended:
+            waits.engine.wait(0.0)
+    waits.engine.close()
+    thread.join()
+    assert ended == [errors.Closed]

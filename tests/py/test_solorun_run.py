@@ -262,6 +262,21 @@ def test_an_exception_is_told_though_a_signal_handler_raises_meanwhile(
     assert "ValueError: mine" in told.read_text()
 
 
+def test_a_killed_worker_of_a_dataloader_is_the_reason_that_is_told(tmp_path: pathlib.Path) -> None:
+    done = make(
+        tmp_path,
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Rows(Dataset):\n"
+        "    def __len__(self): return 64\n"
+        "    def __getitem__(self, row):\n"
+        "        if row == 32: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return row\n"
+        "for row in DataLoader(Rows(), num_workers=2): pass\n",
+    ).run()
+    assert done.returncode == 1
+    assert "RuntimeError: DataLoader worker (pid" in done.stderr.split("SOLO-E080")[1]
+
+
 def test_the_pid_is_torchruns(tmp_path: pathlib.Path) -> None:
     job = make(tmp_path, "print(os.getppid(), os.environ['SOLO_AGENT_PID'])")
     process = job.start()

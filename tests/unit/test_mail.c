@@ -322,7 +322,11 @@ static void *send_and_leave(void *unused)
         solo_group_help(group, is_ended, &letter);
         await(&letter);
     }
-    solo_group_close(group); /* its thread dozes, and holds the group */
+    group_hold(group); /* as its thread does while it dozes */
+    solo_group_close(group);
+    pthread_barrier_wait(&world.barrier); /* the other looks how this one has left */
+    pthread_barrier_wait(&world.barrier);
+    group_release(group);
     return unused;
 }
 
@@ -338,8 +342,10 @@ TEST(who_has_closed_its_group_has_left_in_good_order)
         solo_group_help(group, is_ended, &letter);
         await(&letter);
     }
-    pthread_join(sender, NULL);
+    pthread_barrier_wait(&world.barrier);
     CHECK_EQ(pulse_look(&board_desk(&group->board, 0)->pulse), PULSE_STOPPED);
+    pthread_barrier_wait(&world.barrier);
+    pthread_join(sender, NULL);
     solo_group_close(group);
     pthread_barrier_destroy(&world.barrier);
 }
