@@ -32,11 +32,11 @@ LANGUAGE = {
 }  # fmt: skip
 PURE = {  # room -> system headers it may include
     "base": LANGUAGE | {"stdlib.h", "stdio.h", "errno.h", "pthread.h"},  # texts; the log's mutex
-    "kernels": LANGUAGE | {"stdlib.h", "arm_neon.h", "immintrin.h"},
+    "kernels": LANGUAGE | {"stdlib.h", "arm_acle.h", "arm_neon.h", "immintrin.h", "sys/auxv.h"},
     "codec": LANGUAGE | {"stdlib.h"},
     "wire": LANGUAGE | {"stdlib.h", "arm_acle.h", "immintrin.h"},
     "protocol": LANGUAGE,  # no stdlib.h: no malloc
-    "ckpt": LANGUAGE | {"stdlib.h", "immintrin.h"},
+    "ckpt": LANGUAGE | {"stdlib.h"},
 }
 PUBLIC = {"solo.h", "solo_group.h", "solo_ckpt.h"}  # the one door for the outside
 INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -105,6 +105,8 @@ struct vec {
 
     /* memcpy past the caches, for outputs larger than they are and not read again soon. */
     void (*copy_stream)(void *out, const void *in, size_t size);
+
+    uint32_t (*crc32)(uint32_t value, const uint8_t *bytes, size_t size); /* crc32.h */
 };
 
 extern const struct vec vec_scalar;

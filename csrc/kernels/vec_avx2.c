@@ -1,4 +1,5 @@
 /* The words of vec_body.h in AVX2 with F16C. */
+#include "kernels/crc32.h"
 #include "kernels/half.h"
 #include "kernels/vec.h"
 
@@ -142,6 +143,7 @@ TARGET static void copy_stream(void *out, const void *in, size_t size)
 
 const struct vec vec_avx2 = {
 #define VEC_LABEL "avx2"
+#define VEC_CRC32 crc32_clmul
 #include "kernels/vec_rows.h"
 };
 #endif

@@ -1,4 +1,5 @@
 /* The words of vec_body.h in AVX-512 (F, BW, DQ, VL: every server since Skylake and Zen 4). */
+#include "kernels/crc32.h"
 #include "kernels/half.h"
 #include "kernels/vec.h"
 
@@ -124,6 +125,7 @@ TARGET static void copy_stream(void *out, const void *in, size_t size)
 
 const struct vec vec_avx512 = {
 #define VEC_LABEL "avx512"
+#define VEC_CRC32 crc32_clmul_wide
 #include "kernels/vec_rows.h"
 };
 #endif

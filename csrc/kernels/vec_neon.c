@@ -1,4 +1,5 @@
 /* The words of vec_body.h in NEON, part of every aarch64. */
+#include "kernels/crc32.h"
 #include "kernels/half.h"
 #include "kernels/vec.h"
 
@@ -139,6 +140,7 @@ static void copy_stream(void *out, const void *in, size_t size)
 
 const struct vec vec_neon = {
 #define VEC_LABEL "neon"
+#define VEC_CRC32 crc32_arm
 #include "kernels/vec_rows.h"
 };
 #endif

@@ -1,4 +1,5 @@
 /* The truth: plain loops to check against the formula. */
+#include "kernels/crc32.h"
 #include "kernels/half.h"
 #include "kernels/vec.h"
 
@@ -255,5 +256,6 @@ static void copy_stream(void *out, const void *in, size_t size)
 
 const struct vec vec_scalar = {
 #define VEC_LABEL "scalar"
+#define VEC_CRC32 crc32_table
 #include "kernels/vec_rows.h"
 };
