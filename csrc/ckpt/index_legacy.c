@@ -36,6 +36,7 @@ static int try_pickles(struct solo_ckpt *ckpt, uint64_t bytes, uint64_t *keys_ou
     free(ckpt->metadata);
     ckpt->metadata = NULL;
     pickle_free(&ckpt->pickle);
+    ckpt->has_pickle = false; /* its values were in those bytes */
     ckpt->faults.count = 0;
     TRY(index_read(ckpt, 0, bytes, "the pickles", &ckpt->metadata));
     ckpt->metadata_bytes = (size_t)bytes;

@@ -28,8 +28,7 @@ void pickle_free(struct pickle *pickle)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         grown_free(all[i]);
     }
-    free(pickle->slots);
-    pickle->slots = NULL;
+    slots_free(&pickle->keys);
 }
 
 /* ---- opcodes with a body ------------------------------------------------------------------ */
@@ -194,9 +193,7 @@ static int step_stack(struct pickle *pickle, uint8_t opcode)
     uint64_t unused;
     switch (opcode) {
     case '(': /* MARK */
-        TRY(grow(&pickle->marks, 1, sizeof(uint64_t)));
-        ((uint64_t *)pickle->marks.items)[pickle->marks.count++] = pickle->stack.count;
-        return 0;
+        return stack_keep(pickle, &pickle->marks, pickle->stack.count);
     case '0': /* POP */
         if (!stack_height(pickle) && pickle->marks.count) {
             pickle->marks.count--;

@@ -4,7 +4,8 @@
  * caller's) may be called by what reads the values later; storages and tensors are checked
  * and put in tables on the way. Protocols 2 to 5, and Python 2's.
  *
- * Limits: memory stays below PICKLE_BYTES_EACH per byte of pickle, and PICKLE_WORDS_MAX. */
+ * Limits: memory stays below PICKLE_BYTES_EACH per byte of pickle; values, stack and memo each
+ * below PICKLE_WORDS_MAX. */
 #ifndef SOLO_CKPT_PICKLE_H
 #define SOLO_CKPT_PICKLE_H
 
@@ -12,11 +13,15 @@
 
 #include "ckpt/faults.h"
 #include "ckpt/grow.h"
+#include "ckpt/slots.h"
 
 #define PICKLE_WORDS_MAX  (64u << 20) /* 512 MiB of values */
 #define PICKLE_BYTES_EACH 64u
 #define PICKLE_DIMS_MAX   64u
 #define PICKLE_NAME_MAX   512u /* of a global */
+#define PICKLE_GLOBALS_MAX                                                                         \
+    65536u /* a pickler writes each once: some hundred in all. Here the 129th is kept anew each    \
+              time it is named */
 #define PICKLE_EXPANDED_MAX                                                                        \
     (1ull << 30) /* bytes that a tensor may pretend to have beyond its
                                             storage, or 4 times the file */
@@ -106,8 +111,7 @@ struct pickle {
     struct grown shapes;                    /* uint64_t */
     struct grown texts;                     /* char */
     struct grown names;                     /* struct solo_ckpt_name */
-    uint32_t *slots;                        /* storages by key */
-    uint32_t slot_count;
+    struct slots keys;                      /* storages by key */
     uint64_t root;
     uint32_t protocol;
     bool ran_out; /* the bytes ended before STOP: with more of them it might be fine */

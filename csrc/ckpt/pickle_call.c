@@ -124,6 +124,10 @@ int pickle_global_add(struct pickle *pickle, const uint8_t *module, size_t modul
     text[module_bytes] = '.';
     memcpy(text + module_bytes + 1, name, name_bytes);
     size_t size = module_bytes + 1 + name_bytes, index = known(pickle, text, size);
+    if (index >= PICKLE_GLOBALS_MAX) {
+        return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
+                     "the pickle names more than %u globals", PICKLE_GLOBALS_MAX);
+    }
     if (index == pickle->globals.count) {
         struct pickle_global global = {.bytes = (uint32_t)size, .dtype = DTYPE_UNKNOWN};
         classify(pickle, &global, text);
@@ -157,78 +161,49 @@ static bool is_count(uint64_t value)
     return value_type(value) == SOLO_CKPT_INT && value_int(value) >= 0;
 }
 
-static uint32_t hash(const char *key, size_t size)
+static bool is_key_of(const void *table, uint32_t row, const char *key, size_t size)
 {
-    uint32_t value = 2166136261u;
-    for (size_t i = 0; i < size; i++) {
-        value = (value ^ (uint8_t)key[i]) * 16777619u;
-    }
-    return value;
-}
-
-static uint32_t *slot_of(struct pickle *pickle, const char *key, size_t size)
-{
-    const struct solo_ckpt_storage *rows = pickle->storages.items;
-    uint32_t at = hash(key, size) & (pickle->slot_count - 1);
-    while (pickle->slots[at]) {
-        const struct solo_ckpt_storage *row = &rows[pickle->slots[at] - 1];
-        if (row->key_bytes == size && memcmp(row->key, key, size) == 0) {
-            break;
-        }
-        at = (at + 1) & (pickle->slot_count - 1);
-    }
-    return &pickle->slots[at];
-}
-
-static int rehash(struct pickle *pickle)
-{
-    if (pickle->storages.count * 2 < pickle->slot_count) {
-        return 0;
-    }
-    uint32_t count = pickle->slot_count ? pickle->slot_count * 2 : 256;
-    uint32_t *slots = calloc(count, sizeof *slots);
-    if (!slots) {
-        return err_set(SOLO_ENOMEM, "no memory for %u storages", count);
-    }
-    free(pickle->slots);
-    pickle->slots = slots;
-    pickle->slot_count = count;
-    const struct solo_ckpt_storage *rows = pickle->storages.items;
-    for (uint32_t i = 0; i < pickle->storages.count; i++) {
-        *slot_of(pickle, rows[i].key, rows[i].key_bytes) = i + 1;
-    }
-    return 0;
+    const struct solo_ckpt_storage *storage = (const struct solo_ckpt_storage *)table + row;
+    return storage->key_bytes == size && memcmp(storage->key, key, size) == 0;
 }
 
 uint32_t pickle_storage_find(struct pickle *pickle, const char *key, size_t size)
 {
-    return pickle->slot_count ? *slot_of(pickle, key, size) - 1 : UINT32_MAX;
+    uint32_t row = slots_find(&pickle->keys, is_key_of, pickle->storages.items, key, size);
+    return row == SLOTS_CROWDED ? SLOTS_NONE : row;
+}
+
+static int add_row(struct pickle *pickle, const struct solo_ckpt_storage *storage, uint32_t *row)
+{
+    if (pickle->storages.count >= pickle->options->tensors_max) {
+        return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
+                     "more than %u storages", pickle->options->tensors_max);
+    }
+    *row = (uint32_t)pickle->storages.count;
+    TRY(slots_add(&pickle->keys, *row, storage->key, storage->key_bytes));
+    TRY(grow(&pickle->storages, 1, sizeof *storage));
+    ((struct solo_ckpt_storage *)pickle->storages.items)[pickle->storages.count++] = *storage;
+    return 0;
 }
 
 static int add_storage(struct pickle *pickle, const struct solo_ckpt_storage *storage,
                        uint64_t *out)
 {
-    TRY(rehash(pickle));
-    uint32_t *slot = slot_of(pickle, storage->key, storage->key_bytes);
-    if (*slot) {
-        const struct solo_ckpt_storage *before =
-            (struct solo_ckpt_storage *)pickle->storages.items + *slot - 1;
-        if (before->bytes != storage->bytes) {
-            return FAULT(pickle->faults, SOLO_CKPT_MISMATCH, pickle->base + pickle->at,
-                         "storage %s has two sizes, %" PRIu64 " and %" PRIu64 " bytes",
-                         faults_name(storage->key, storage->key_bytes), before->bytes,
-                         storage->bytes);
-        }
-    } else {
-        if (pickle->storages.count >= pickle->options->tensors_max) {
-            return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
-                         "more than %u storages", pickle->options->tensors_max);
-        }
-        TRY(grow(&pickle->storages, 1, sizeof *storage));
-        ((struct solo_ckpt_storage *)pickle->storages.items)[pickle->storages.count++] = *storage;
-        *slot = (uint32_t)pickle->storages.count;
+    const struct solo_ckpt_storage *rows = pickle->storages.items;
+    uint32_t row = slots_find(&pickle->keys, is_key_of, rows, storage->key, storage->key_bytes);
+    if (row == SLOTS_CROWDED) {
+        return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
+                     "the storages' keys are made to be slow to look up");
     }
-    *out = value_of(SOLO_CKPT_STORAGE, *slot - 1);
+    if (row == SLOTS_NONE) {
+        TRY(add_row(pickle, storage, &row));
+    } else if (rows[row].bytes != storage->bytes) {
+        return FAULT(pickle->faults, SOLO_CKPT_MISMATCH, pickle->base + pickle->at,
+                     "storage %s has two sizes, %" PRIu64 " and %" PRIu64 " bytes",
+                     faults_name(storage->key, storage->key_bytes), rows[row].bytes,
+                     storage->bytes);
+    }
+    *out = value_of(SOLO_CKPT_STORAGE, row);
     return 0;
 }
 
@@ -290,6 +265,10 @@ int pickle_persistent(struct pickle *pickle, uint64_t id, uint64_t *out)
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
+/* Sizes and strides of all tensors, one for each byte of pickle: a tensor takes about a hundred
+ * bytes and has few dimensions; with its arguments in the memo it would take five, and have 64. */
+#define SHAPES_FREE 4096u
+
 /* Sizes and strides into shapes, and what they reach: the highest element and the count. */
 static int take_shape(struct pickle *pickle, uint64_t sizes, uint64_t strides,
                       struct solo_ckpt_tensor *tensor, uint64_t *last, uint64_t *elements)
@@ -299,6 +278,10 @@ static int take_shape(struct pickle *pickle, uint64_t sizes, uint64_t strides,
     if (value_type(sizes) != SOLO_CKPT_TUPLE || value_type(strides) != SOLO_CKPT_TUPLE ||
         pickle_tuple(pickle, strides, &stride) != dims || dims > PICKLE_DIMS_MAX) {
         return wrong(pickle, "a tensor's sizes and strides do not fit each other");
+    }
+    if (pickle->shapes.count + 2 * dims > SHAPES_FREE + pickle->size) {
+        return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
+                     "one shape of %zu dimensions is used for far too many tensors", dims);
     }
     TRY(grow(&pickle->shapes, 2 * dims + 1, sizeof(uint64_t)));
     uint64_t *shape = (uint64_t *)pickle->shapes.items + pickle->shapes.count;
@@ -387,6 +370,9 @@ static int add_tensor(struct pickle *pickle, enum global_id id, uint64_t argumen
             return wrong(pickle, "a tensor's dtype is not one");
         }
         tensor.dtype = pickle_global(pickle, items[6])->dtype;
+        if (dtype_bits(tensor.dtype) % 8) { /* of safetensors alone: torch has none */
+            return wrong(pickle, "a tensor's elements are not whole bytes");
+        }
     }
     if (count > extra && value_type(items[extra]) == SOLO_CKPT_DICT) {
         tensor.metadata = items[extra];

@@ -11,10 +11,17 @@ struct walk {
     uint32_t depth_max;
     char *path;
     size_t path_bytes, path_room, key_at, texts_max;
+    size_t copied,
+        copied_max; /* of keys: one long key in the memo can be that of a million items */
 };
 
 static int push_key(struct walk *walk, const void *key, size_t size)
 {
+    walk->copied += size;
+    if (walk->copied > walk->copied_max) {
+        return FAULT(walk->pickle->faults, SOLO_CKPT_LIMIT, walk->pickle->base,
+                     "the keys of the object are longer than %zu bytes together", walk->copied_max);
+    }
     if (walk->path_room - walk->path_bytes <= size) {
         size_t room = (walk->path_room + size + 1) * 2;
         char *path = realloc(walk->path, room);
@@ -212,7 +219,8 @@ int pickle_finish(struct pickle *pickle)
 {
     struct walk walk = {.pickle = pickle,
                         .depth_max = pickle->options->depth_max,
-                        .texts_max = pickle->texts.count + pickle->size * 4 + (16u << 20)};
+                        .texts_max = pickle->texts.count + pickle->size * 4 + (16u << 20),
+                        .copied_max = pickle->size * PICKLE_BYTES_EACH + (16u << 20)};
     int rc = 0;
     if (pickle->root != SOLO_CKPT_NONE) {
         if (walk.depth_max > DEPTH_MAX) {

@@ -20,11 +20,16 @@ int stack_ran_out(struct pickle *pickle)
 
 /* ---- values ------------------------------------------------------------------------------ */
 
+static int too_many(struct pickle *pickle)
+{
+    return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
+                 "the pickle holds more than %" PRIu64 " values", pickle->words_max);
+}
+
 int pickle_words(struct pickle *pickle, size_t count, uint64_t *index_out)
 {
     if (pickle->words.count + count > pickle->words_max) {
-        return FAULT(pickle->faults, SOLO_CKPT_LIMIT, pickle->base + pickle->at,
-                     "the pickle holds more than %" PRIu64 " values", pickle->words_max);
+        return too_many(pickle);
     }
     TRY(grow(&pickle->words, count, sizeof(uint64_t)));
     *index_out = pickle->words.count;
@@ -91,11 +96,19 @@ size_t pickle_tuple(const struct pickle *pickle, uint64_t value, const uint64_t 
 
 /* ---- the stack --------------------------------------------------------------------------- */
 
+int stack_keep(struct pickle *pickle, struct grown *grown, uint64_t value)
+{
+    if (grown->count >= pickle->words_max) {
+        return too_many(pickle);
+    }
+    TRY(grow(grown, 1, sizeof value));
+    ((uint64_t *)grown->items)[grown->count++] = value;
+    return 0;
+}
+
 int stack_push(struct pickle *pickle, uint64_t value)
 {
-    TRY(grow(&pickle->stack, 1, sizeof value));
-    ((uint64_t *)pickle->stack.items)[pickle->stack.count++] = value;
-    return 0;
+    return stack_keep(pickle, &pickle->stack, value);
 }
 
 /* Values above the last mark. */
@@ -273,6 +286,9 @@ int stack_memo_put(struct pickle *pickle, uint64_t index)
     TRY(stack_need(pickle, 1));
     if (index > pickle->at) {
         return stack_damaged(pickle, "a memo index is absurd");
+    }
+    if (index >= pickle->words_max) {
+        return too_many(pickle);
     }
     if (index >= pickle->memo.count) {
         size_t more = (size_t)index + 1 - pickle->memo.count;

@@ -13,6 +13,8 @@ uint64_t stack_uint_at(const uint8_t *at, size_t size);
 /* Bytes of the length that follows an opcode with a counted body; 0: it has none. */
 size_t stack_length_bytes(uint8_t opcode);
 
+/* One more of the stack's, the marks' or the memo's; a fault beyond the limit on values. */
+int stack_keep(struct pickle *pickle, struct grown *grown, uint64_t value);
 int stack_push(struct pickle *pickle, uint64_t value);
 int stack_pop(struct pickle *pickle, uint64_t *out);
 int stack_need(struct pickle *pickle, size_t count); /* above the last mark */

@@ -6,10 +6,10 @@
 #include "ckpt/faults.h"
 #include "ckpt/grow.h"
 #include "ckpt/scan.h"
+#include "ckpt/slots.h"
 
-#define FILES_MAX  100000u
-#define NAMES_MAX  2000000u
-#define FILE_SLOTS (1u << 18) /* more than twice FILES_MAX */
+#define FILES_MAX 100000u
+#define NAMES_MAX 2000000u
 
 struct file_name {
     size_t text_at;
@@ -19,10 +19,10 @@ struct file_name {
 struct solo_ckpt_shards {
     struct faults faults;
     struct scan json;
-    struct grown texts;         /* char */
-    struct grown names;         /* struct solo_ckpt_shard_name; text is an index until the end */
-    struct grown files;         /* struct file_name */
-    uint32_t slots[FILE_SLOTS]; /* files by name: row + 1 */
+    struct grown texts;   /* char */
+    struct grown names;   /* struct solo_ckpt_shard_name; text is an index until the end */
+    struct grown files;   /* struct file_name */
+    struct slots by_name; /* files */
     uint64_t total;
 };
 
@@ -64,33 +64,17 @@ static bool is_inside(const char *name, size_t size)
     return true;
 }
 
-static uint32_t *file_slot(struct solo_ckpt_shards *shards, const char *text, uint32_t bytes)
+static bool is_name_of(const void *table, uint32_t row, const char *name, size_t size)
 {
-    const struct file_name *files = shards->files.items;
-    uint32_t at = 2166136261u;
-    for (uint32_t i = 0; i < bytes; i++) {
-        at = (at ^ (uint8_t)text[i]) * 16777619u;
-    }
-    for (at %= FILE_SLOTS; shards->slots[at]; at = (at + 1) % FILE_SLOTS) {
-        const struct file_name *file = &files[shards->slots[at] - 1];
-        if (file->bytes == bytes &&
-            memcmp((char *)shards->texts.items + file->text_at, text, bytes) == 0) {
-            break;
-        }
-    }
-    return &shards->slots[at];
+    const struct solo_ckpt_shards *shards = table;
+    const struct file_name *file = (const struct file_name *)shards->files.items + row;
+    return file->bytes == size &&
+           memcmp((const char *)shards->texts.items + file->text_at, name, size) == 0;
 }
 
-/* The file's row; a name seen before gives its text back. */
-static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes, uint32_t *out)
+static int add_file(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes, uint32_t *out)
 {
     const char *text = (char *)shards->texts.items + text_at;
-    uint32_t *slot = file_slot(shards, text, bytes);
-    if (*slot) {
-        shards->texts.count = text_at;
-        *out = *slot - 1;
-        return 0;
-    }
     if (!is_inside(text, bytes)) {
         return FAULT(&shards->faults, SOLO_CKPT_UNSAFE, 0,
                      "the index names the file \"%s\", which is outside its own directory",
@@ -99,11 +83,28 @@ static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t by
     if (shards->files.count >= FILES_MAX) {
         return FAULT(&shards->faults, SOLO_CKPT_LIMIT, 0, "more than %u files", FILES_MAX);
     }
+    *out = (uint32_t)shards->files.count;
+    TRY(slots_add(&shards->by_name, *out, text, bytes));
     TRY(grow(&shards->files, 1, sizeof(struct file_name)));
-    ((struct file_name *)shards->files.items)[shards->files.count] =
+    ((struct file_name *)shards->files.items)[shards->files.count++] =
         (struct file_name){text_at, bytes};
-    *out = (uint32_t)shards->files.count++;
-    *slot = *out + 1;
+    return 0;
+}
+
+/* The file's row; a name seen before gives its text back. */
+static int file_row(struct solo_ckpt_shards *shards, size_t text_at, uint32_t bytes, uint32_t *out)
+{
+    const char *text = (char *)shards->texts.items + text_at;
+    uint32_t row = slots_find(&shards->by_name, is_name_of, shards, text, bytes);
+    if (row == SLOTS_CROWDED) {
+        return FAULT(&shards->faults, SOLO_CKPT_LIMIT, 0,
+                     "the files' names are made to be slow to look up");
+    }
+    if (row == SLOTS_NONE) {
+        return add_file(shards, text_at, bytes, out);
+    }
+    shards->texts.count = text_at;
+    *out = row;
     return 0;
 }
 
@@ -239,6 +240,7 @@ void solo_ckpt_shards_close(struct solo_ckpt_shards *shards)
         grown_free(&shards->texts);
         grown_free(&shards->names);
         grown_free(&shards->files);
+        slots_free(&shards->by_name);
         free(shards);
     }
 }

@@ -16,6 +16,19 @@ GOOD = {"x": torch.ones(3), "y": torch.zeros(2)}
 STORAGE = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpu"
 
 
+# Either half of each leaves FNV-1a in the same state.
+HALVES = ["h0rRTGVI", "WBZis3Jp", "PGKhl0aa", "M6vqa9ZJ", "TJAkx9gb", "N5FFjNbA", "o8TVSOHY",
+          "W8oqs9Ej", "uOugQ6oh", "18SMgGxy", "s5f1oJzJ", "5jhvC5Wj", "Jsv682gB", "E3LV9BxO",
+          "j9WOF6qV", "fvfi47Gu", "mEINA2gw"]  # fmt: skip
+
+
+def colliding(count: int) -> list[str]:
+    """Names of one hash, at most 2^17."""
+    return [
+        "".join(half[4 * (n >> i & 1) :][:4] for i, half in enumerate(HALVES)) for n in range(count)
+    ]
+
+
 def number(value: int) -> bytes:
     return pickle.dumps(value, 2)[2:-1]
 
@@ -27,6 +40,14 @@ def tensor(elements: int, offset: int, size: tuple[int, ...], stride: tuple[int,
     head = b"\x80\2}X\1\0\0\0xctorch._utils\n_rebuild_tensor_v2\n("
     tail = b"\x89ccollections\nOrderedDict\n)RtRs."
     return head + storage + number(offset) + sizes + strides + tail
+
+
+def sixty_four(count: int) -> bytes:
+    """Tensors of six bytes each, whose shape is in the memo."""
+    shape = b"(" + b"K\1" * 64 + b"t"
+    head = b"\x80\2ctorch._utils\n_rebuild_tensor_v2\nq\0("
+    arguments = STORAGE + b"K\3tQK\0" + shape + shape + b"\x89Ntq\1"
+    return head + arguments + b"0h\0h\1R" * count + b"."
 
 
 def pickles() -> dict[str, bytes]:
@@ -71,7 +92,17 @@ def pickles() -> dict[str, bytes]:
         "a storage of 2^60": tensor(1 << 60, 0, (3,), (1,)),
         "a storage larger than its record": tensor(4, 0, (3,), (1,)),
         "65 dimensions": tensor(3, 0, (1,) * 65, (1,) * 65),
-    }
+        "64 dimensions a million times": sixty_four(1_000_000),
+        "a global of 500 letters a million times": b"\x80\4"
+        + b"".join(b"cm\n%d\n" % n for n in range(128))
+        + b"\x8c\1m\x94X\xf4\1\0\0" + b"n" * 500 + b"\x94" + b"h\0h\1\x93" * 1_000_000 + b".",
+        "a megabyte of a key for a million items": b"\x80\2}(X\0\0\x10\0" + b"k" * (1 << 20)
+        + b"q\0]q\1" + b"h\0h\1" * 1_000_000 + b"u.",
+        "keys of one hash": b"\x80\2(" + b"".join(
+            STORAGE.replace(b"\1\0\0\x000", b"\x44\0\0\0" + key.encode()) + b"K\3tQ"
+            for key in colliding(1 << 17)
+        ) + b"l.",
+    }  # fmt: skip
 
 
 def overlapping() -> bytes:
@@ -175,6 +206,9 @@ def others() -> dict[str, bytes]:
         "legacy cut": legacy[: len(legacy) // 2],
         "legacy without an object": legacy[:40],
         "an index that climbs": json.dumps(index).encode(),
+        "an index of files of one hash": json.dumps(
+            {"weight_map": {f"n{n}": name for n, name in enumerate(colliding(90_000))}}
+        ).encode(),
         "an index of 200,000 files": json.dumps(many).encode(),
         "JSON 10,000 deep": b"[" * 10_000,
         "random": bytes((n * 7919 >> 3) & 255 for n in range(5000)),
