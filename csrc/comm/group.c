@@ -160,7 +160,7 @@ int solo_group_shutdown(struct solo_group *group, uint32_t timeout_ms)
     struct timespec nap;
     pthread_mutex_lock(&group->mutex);
     while ((group->busy || group->first) && clock_us() < deadline_us) {
-        clock_gettime(CLOCK_REALTIME, &nap);
+        clock_gettime(CLOCK_MONOTONIC, &nap);
         nap.tv_sec += 1;
         pthread_cond_timedwait(&group->changed, &group->mutex, &nap);
     }

@@ -13,6 +13,7 @@
 #include "os/host.h"
 #include "os/nic.h"
 #include "os/sock.h"
+#include "os/thread.h"
 
 /* ---- our card ---------------------------------------------------------------------------------- */
 
@@ -102,7 +103,7 @@ int solo_group_prepare(const struct solo_group_config *config, struct solo_group
     snprintf(group->name, sizeof group->name, "%s", config->name ? config->name : "group");
     solo_group_set_timeout(group, config->timeout_ms);
     pthread_mutex_init(&group->mutex, NULL);
-    pthread_cond_init(&group->changed, NULL);
+    condition_init(&group->changed);
     int rc = mail_new(group, &group->mail);
     if (rc == 0) {
         rc = write_card(group, config, card_out);

@@ -68,11 +68,7 @@ int crew_start(uint32_t threads, size_t items, crew_fn work, void *context, stru
     crew->context = context;
     crew->items = items;
     pthread_mutex_init(&crew->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&crew->left, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_init(&crew->left);
     threads = threads < CREW_THREADS_MAX ? threads : CREW_THREADS_MAX;
     threads = threads < items ? threads : (uint32_t)items;
     for (uint32_t i = 0; i < threads; i++) {

@@ -73,14 +73,19 @@ void lock_give(struct lock *lock)
     MUST(pthread_mutex_unlock(&lock->mutex) == 0);
 }
 
-void latch_init(struct latch *latch)
+void condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t monotonic;
-    lock_init(&latch->lock);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&latch->changed, &monotonic);
+    pthread_cond_init(condition, &monotonic);
     pthread_condattr_destroy(&monotonic);
+}
+
+void latch_init(struct latch *latch)
+{
+    lock_init(&latch->lock);
+    condition_init(&latch->changed);
     latch->set = false;
     latch->rc = 0;
     latch->text[0] = 0;

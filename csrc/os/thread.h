@@ -36,6 +36,9 @@ void lock_deinit(struct lock *lock);
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
 
+/* A condition whose timed waits go by clock_us: the calendar's clock may be set at any moment. */
+void condition_init(pthread_cond_t *condition);
+
 /* Set once with a code and a text; until then waiters wait. */
 struct latch {
     struct lock lock;
