@@ -220,6 +220,11 @@ static struct finding read_token(struct launch *launch, const char *path)
                                 text_shell(path)),
                     NULL);
     }
+    if (!S_ISREG(status.st_mode)) {
+        return fail(CODE_TOKEN_FILE, text_format("token file %s is no regular file", path),
+                    "every rank reads it again",
+                    "write the token into a file of its own, with mode 600", NULL);
+    }
     if (status.st_mode & (S_IRWXG | S_IRWXO)) {
         return fail(CODE_TOKEN_FILE,
                     text_format("token file %s can be read by others (mode %03o)", path,
@@ -281,26 +286,33 @@ static char *absolute(const char *path)
                                                           : text_format("%s/%s", folder, path);
 }
 
+static struct finding take_folder(const struct launch *launch, enum code code, const char *flag,
+                                  const char *given, const char **path_out)
+{
+    if (!*given) {
+        return fail(code, text_format("%s is empty", flag), "a variable that is not set?",
+                    "name a directory, or leave the flag out", NULL);
+    }
+    *path_out = absolute(given);
+    return check_folder(launch, code, flag, *path_out);
+}
+
 struct finding preflight_log_dir(struct launch *launch)
 {
     const char *given = launch->settings.of[FLAG_LOG_DIR].value, *base = getenv("TMPDIR");
     launch->log_dir_temporary = !given;
-    launch->log_dir =
-        given ? absolute(given) : text_format("%s/solo-XXXXXX", base && *base ? base : "/tmp");
-    if (launch->log_dir_temporary) { /* mkdtemp will tell */
+    if (!given) { /* mkdtemp will tell */
+        launch->log_dir = text_format("%s/solo-XXXXXX", base && *base ? base : "/tmp");
         return fine("a temporary one");
     }
-    return check_folder(launch, CODE_LOG_DIR, "--log_dir", launch->log_dir);
+    return take_folder(launch, CODE_LOG_DIR, "--log_dir", given, &launch->log_dir);
 }
 
 struct finding preflight_state_dir(struct launch *launch)
 {
     const char *given = launch->settings.of[FLAG_STATE_DIR].value;
-    if (!given) {
-        return fine("none");
-    }
-    launch->state_dir = absolute(given);
-    return check_folder(launch, CODE_STATE_DIR, "--state_dir", launch->state_dir);
+    return given ? take_folder(launch, CODE_STATE_DIR, "--state_dir", given, &launch->state_dir)
+                 : fine("none");
 }
 
 struct finding preflight_shared_memory(struct launch *launch)

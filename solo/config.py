@@ -202,9 +202,11 @@ def read_token(path: pathlib.Path) -> str:
     """The secret in a file that nobody else may read."""
     try:
         mode = path.stat().st_mode
-        token = path.read_text().strip()
+        token = path.read_text().strip() if stat.S_ISREG(mode) else ""  # a pipe may never end
     except OSError as error:
         raise AuthError(f"token file {path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise AuthError(f"token file {path} is no regular file")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise AuthError(f"token file {path} can be read by others: chmod 600 {path}")
     if not token:

@@ -1,5 +1,6 @@
 """The environment that solorun gives to a rank."""
 
+import os
 import pathlib
 
 import pytest
@@ -97,10 +98,13 @@ def test_a_token_file_that_others_can_read_is_refused_with_the_fix(tmp_path: pat
     assert Config.from_env({"SOLO_TOKEN_FILE": str(path)}).token == "secret"
 
 
-def test_a_missing_or_empty_token_file_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_token_file_that_is_missing_empty_or_a_pipe_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(AuthError, match="nowhere"):
         read_token(tmp_path / "nowhere")
     empty = tmp_path / "empty"
     empty.touch(mode=0o600)
     with pytest.raises(AuthError, match="empty"):
         read_token(empty)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(AuthError, match="no regular file"):
+        read_token(tmp_path / "pipe")

@@ -250,12 +250,15 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: pathlib.Path, mo
     assert "secret" not in message
 
 
-def test_a_token_file_that_is_missing_or_empty_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_token_file_that_is_missing_empty_or_a_pipe_is_told(tmp_path: pathlib.Path) -> None:
     token = tmp_path / "token"
     assert "openssl rand" in failure(run("--solo", f"--token_file={token}", SCRIPT), 40, 77)
     token.write_text(" \n")
     token.chmod(0o600)
     assert "is empty" in failure(run("--solo", f"--token_file={token}", SCRIPT), 40, 77)
+    token.unlink()
+    os.mkfifo(token, 0o600)
+    assert "no regular file" in failure(run("--solo", f"--token_file={token}", SCRIPT), 40, 77)
 
 
 def test_other_machines_need_a_token_or_insecure_spoken_out_loud() -> None:
@@ -273,6 +276,8 @@ def test_a_log_or_state_dir_that_cannot_be_is_told(tmp_path: pathlib.Path) -> No
     bad = f"{tmp_path}/file/below"
     assert "not a directory" in failure(run("--solo", f"--log_dir={bad}", SCRIPT), 50, 73).lower()
     failure(run("--solo", f"--state_dir={bad}", SCRIPT), 51, 73)
+    assert "--log_dir is empty" in failure(run("--solo", "--log_dir=", SCRIPT), 50, 73)
+    assert "--state_dir is empty" in failure(run("--solo", "--state_dir", "", SCRIPT), 51, 73)
     failure(run(f"--log_dir={bad}", SCRIPT), 50, 73)  # plain torchrun would show a traceback
 
 
