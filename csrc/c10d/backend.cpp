@@ -303,7 +303,10 @@ void SoloBackend::shutdown()
     if (auto side = device_side_now()) {
         side->drain(options_.timeout);
     }
-    if (solo_group_shutdown(group(), 0) < 0 && solo_group_health(group()) == 0) {
+    const int rc = solo_group_shutdown(group(), 0);
+    if (rc == SOLO_EMISMATCH) { // nobody has heard of it, and nobody else will say it
+        check(rc);
+    } else if (rc < 0 && solo_group_health(group()) == 0) {
         TORCH_WARN("solo: ", solo_error_text());
     }
 }

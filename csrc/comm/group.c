@@ -82,6 +82,31 @@ int group_break(struct solo_group *group, int rc, const char *text)
     return rc;
 }
 
+int group_tell(struct solo_group *group, int rc)
+{
+    char text[SOLO_TEXT_MAX];
+    snprintf(text, sizeof text, "%s", err_text());
+    if (group->board.fault) {
+        board_break(&group->board, rc, text);
+    }
+    net_enter(group->net);
+    net_tell_fault(group->net, rc, text);
+    net_leave(group->net);
+    return err_set(rc, "%s", text);
+}
+
+int group_listen(struct solo_group *group)
+{
+    int rc = group->net ? net_listen(group->net) : 0;
+    if (rc == 0) {
+        return 0;
+    }
+    group_tell(group, rc);
+    char text[SOLO_TEXT_MAX];
+    snprintf(text, sizeof text, "%s", err_text());
+    return group_break(group, rc, text);
+}
+
 int group_usable(struct solo_group *group)
 {
     if (group_forked(group)) {
@@ -105,6 +130,7 @@ int group_usable(struct solo_group *group)
 int solo_group_health(struct solo_group *group)
 {
     TRY(group_usable(group));
+    TRY(group_listen(group));
     return group->board.fault ? board_broken(&group->board) : 0;
 }
 
@@ -170,9 +196,13 @@ int solo_group_shutdown(struct solo_group *group, uint32_t timeout_ms)
         clock_sleep_until(clock_us() + 200);
     }
     left = left || !mail_idle(group->mail, true);
-    return left ? err_set(SOLO_ETIMEDOUT, "collectives of group \"%s\" are still going on",
-                          group->name)
-                : 0;
+    if (left) {
+        return err_set(SOLO_ETIMEDOUT, "collectives of group \"%s\" are still going on",
+                       group->name);
+    }
+    /* Else nobody would ever say it. Of other faults, such as a death, this rank needs to know no more. */
+    int rc = group_usable(group) < 0 ? 0 : group_listen(group);
+    return rc == SOLO_EMISMATCH ? rc : 0;
 }
 
 void solo_group_close(struct solo_group *group)

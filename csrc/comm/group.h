@@ -70,6 +70,11 @@ int group_usable(struct solo_group *group);
 /* The first fault is kept. Returns the code that later calls will get. */
 int group_break(struct solo_group *group, int rc, const char *text);
 
+/* Tells the other ranks, of this host and of others, of this thread's error, which it returns. */
+int group_tell(struct solo_group *group, int rc);
+/* Whether others refused what this rank has sent in calls that are over: 0, or as group_usable. */
+int group_listen(struct solo_group *group);
+
 uint64_t group_deadline(const struct solo_group *group, uint32_t timeout_ms);
 void group_hold(struct solo_group *group);
 void group_release(struct solo_group *group);

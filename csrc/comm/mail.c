@@ -416,6 +416,7 @@ static void begin_at_once(struct mail *mail, bool receive)
 static int post_message(struct solo_group *group, const struct post *model, uint32_t timeout_ms)
 {
     TRY(group_usable(group));
+    TRY(group_listen(group));
     if (model->peer != SOLO_ANY_SOURCE || !model->receive) {
         if (model->peer >= group->world || model->peer == group->rank) {
             return err_set(SOLO_EINVAL, "rank %u cannot exchange messages with rank %u of %u",

@@ -5,7 +5,6 @@
  *
  * Every rank first shows the others of its host what it does: two that differ are told at once,
  * whichever way each would have gone. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -242,17 +241,8 @@ int mixed_run(struct solo_group *group, const struct solo_op *op, uint64_t seque
               uint64_t deadline_us)
 {
     const struct mixed mixed = {group, sequence, deadline_us};
-    int rc = run(&mixed, op);
-    if (rc < 0) { /* what one side noticed, the other must know */
-        char text[SOLO_TEXT_MAX];
-        snprintf(text, sizeof text, "%s", err_text());
-        if (group->board.fault) {
-            board_break(&group->board, rc, text);
-        }
-        net_enter(group->net);
-        net_tell_fault(group->net, rc, text);
-        net_leave(group->net);
-        err_set(rc, "%s", text);
-    }
-    return rc;
+    int rc = net_listen(group->net);
+    rc = rc < 0 ? rc : run(&mixed, op);
+    net_expect_word(group->net, op_only_gives(op, group->rank));
+    return rc < 0 ? group_tell(group, rc) : 0; /* what one side noticed, the other must know */
 }

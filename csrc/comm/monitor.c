@@ -96,6 +96,7 @@ static int collect(struct solo_group *group, uint64_t tag, uint32_t timeout_ms, 
 int solo_group_monitored_barrier(struct solo_group *group, uint32_t timeout_ms, int wait_all)
 {
     TRY(group_usable(group));
+    TRY(group_listen(group));
     if (group->world == 1) {
         return 0;
     }

@@ -245,6 +245,7 @@ int net_reach(struct net *net, uint32_t rank, enum net_lane lane)
         memcpy(end->text, other->text, sizeof end->text);
     }
     if (end->rc) {
+        TRY(net_told_fault(net)); /* why it closed */
         return err_set(end->rc, "rank %u (%s): %s", rank, net->peers[rank].host, end->text);
     }
     if (end->link || rank > net->rank) {

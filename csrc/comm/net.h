@@ -90,6 +90,14 @@ void net_tell_fault(struct net *net, int rc, const char *text);
 /* What another rank told so: 0 if nothing. The text is this thread's error text. */
 int net_told_fault(const struct net *net);
 
+/* An own finding about another rank, for whoever waits inside: as what was told, without a teller. */
+void net_blame(struct net *net, int rc, const char *text);
+
+/* This rank's last collective only sent: that it was refused is told after it. */
+void net_expect_word(struct net *net, bool expected); /* any thread */
+/* If so, reads what has come: as net_told_fault. Whoever else is inside would read it: then nothing. */
+int net_listen(struct net *net); /* any thread that is not inside */
+
 const char *net_host(const struct net *net, uint32_t rank); /* "name:pid", for messages */
 uint32_t net_connections(struct net *net);
 

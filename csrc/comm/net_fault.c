@@ -70,6 +70,34 @@ bool net_has_left(const struct net *net, uint32_t rank)
 
 int net_told_fault(const struct net *net)
 {
+    if (net->told_rc && net->told_by == net->rank) {
+        return err_set(net->told_rc, "%s", net->told_text);
+    }
     return net->told_rc ? err_set(net->told_rc, "rank %u reports: %s", net->told_by, net->told_text)
                         : 0;
+}
+
+void net_blame(struct net *net, int rc, const char *text)
+{
+    if (!net->told_rc) {
+        net->told_rc = rc;
+        net->told_by = net->rank;
+        snprintf(net->told_text, sizeof net->told_text, "%s", text);
+    }
+}
+
+void net_expect_word(struct net *net, bool expected)
+{
+    atomic_store(&net->expects_word, expected);
+}
+
+int net_listen(struct net *net)
+{
+    if (!atomic_load(&net->expects_word) || !net_try_enter(net)) {
+        return 0;
+    }
+    int rc = loop_turn(net->loop, 0);
+    rc = rc < 0 ? rc : net_told_fault(net);
+    net_leave(net);
+    return rc;
 }

@@ -3,6 +3,7 @@
 #define SOLO_COMM_NET_INSIDE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "comm/crowd.h"
 #include "comm/net.h"
@@ -45,6 +46,7 @@ struct net {
     uint32_t polls;
     struct crowd crowd;
 
+    _Atomic bool expects_word;
     bool failing; /* a fault was told: what arrives is read and forgotten */
     int told_rc;
     uint32_t told_by;

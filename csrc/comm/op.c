@@ -55,6 +55,12 @@ bool op_has_root(enum solo_op_kind kind)
     return table[kind].rooted;
 }
 
+bool op_only_gives(const struct solo_op *op, uint32_t rank)
+{
+    bool from_root = op->kind == SOLO_OP_BROADCAST || op->kind == SOLO_OP_SCATTER;
+    return table[op->kind].rooted && from_root == (op->root == rank);
+}
+
 static int check_parts(const struct solo_op *op, const char *which, uint32_t found,
                        const struct solo_part *parts, enum parts wanted, uint32_t world)
 {
@@ -224,9 +230,12 @@ void op_text(const struct op_header *header, char out[OP_TEXT_MAX])
         snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64, name, header->sequence);
         return;
     }
-    int used =
-        snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64 " of %" PRIu64 " %s", name, header->sequence,
-                 header->count, solo_dtype_name((enum solo_dtype)header->dtype));
+    char count[24] = "some";
+    if (header->count != OP_COUNT_UNKNOWN) {
+        snprintf(count, sizeof count, "%" PRIu64, header->count);
+    }
+    int used = snprintf(out, OP_TEXT_MAX, "%s #%" PRIu64 " of %s %s", name, header->sequence, count,
+                        solo_dtype_name((enum solo_dtype)header->dtype));
     if (table[kind].reduces) {
         used += snprintf(out + used, OP_TEXT_MAX - (size_t)used, ", %s",
                          reduce_op_name((enum reduce_op)header->reduce));

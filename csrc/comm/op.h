@@ -20,6 +20,8 @@ struct op_header {
     uint32_t unused;
 };
 
+#define OP_COUNT_UNKNOWN UINT64_MAX /* in a header for messages */
+
 #define OP_TEXT_MAX 96u
 
 /* Set from any thread; whoever waits for other ranks looks at it. */
@@ -36,6 +38,7 @@ struct op_header op_header_of(const struct solo_op *op, uint64_t sequence);
 
 bool op_reduces(enum solo_op_kind kind);
 bool op_has_root(enum solo_op_kind kind);
+bool op_only_gives(const struct solo_op *op, uint32_t rank); /* it hears of nobody */
 bool op_is_equal(enum solo_op_kind kind);    /* every rank's part has the same length */
 uint64_t op_bytes(const struct solo_op *op); /* of the largest part */
 struct reduce op_reduce(const struct solo_op *op, uint32_t world);

@@ -54,14 +54,24 @@ struct frame span_frame(const struct span *x, uint32_t to, uint32_t piece, uint3
                           .extra = offset};
 }
 
+/* What a rank calls whose frame it is, for messages. Where lengths may differ by rank a frame tells
+ * the bytes of its transfer: those of a piece, if there are several. */
 static struct op_header header_in(const struct frame *frame)
 {
-    return (struct op_header){.sequence = frame->round,
-                              .count = frame->epoch.incarnation,
-                              .kind = frame->epoch.counter & 255,
-                              .dtype = frame->epoch.counter >> 8 & 255,
-                              .reduce = frame->epoch.counter >> 16 & 255,
-                              .root = frame->attempt >> 8};
+    struct op_header header = {.sequence = frame->round,
+                               .count = frame->epoch.incarnation,
+                               .kind = frame->epoch.counter & 255,
+                               .dtype = frame->epoch.counter >> 8 & 255,
+                               .reduce = frame->epoch.counter >> 16 & 255,
+                               .root = frame->attempt >> 8};
+    if (header.kind < SOLO_OP_KIND_COUNT && header.dtype < SOLO_DTYPE_COUNT &&
+        !op_is_equal((enum solo_op_kind)header.kind)) {
+        bool cut =
+            op_reduces((enum solo_op_kind)header.kind) && header.count >= SCHEDULE_PIECE_BYTES;
+        header.count =
+            cut ? OP_COUNT_UNKNOWN : header.count / solo_dtype_bytes((enum solo_dtype)header.dtype);
+    }
+    return header;
 }
 
 static void fail_differs(struct span *x, uint32_t from, const struct frame *frame)
@@ -73,6 +83,20 @@ static void fail_differs(struct span *x, uint32_t from, const struct frame *fram
     snprintf(text, sizeof text, "ranks do different things: rank %u calls %s, rank %u calls %s",
              x->members[x->rank], mine, from, theirs);
     fail(x, SOLO_EMISMATCH, text);
+}
+
+void span_blame(const struct span_pair *pair, uint32_t from, const struct frame *frame)
+{
+    const struct op_header *mine = &pair->past[frame->round % SPAN_PAST];
+    char here[OP_TEXT_MAX] = "what came after", theirs[OP_TEXT_MAX], text[SOLO_TEXT_MAX];
+    struct op_header header = header_in(frame);
+    op_text(&header, theirs);
+    if (mine->sequence == frame->round) {
+        op_text(mine, here);
+    }
+    snprintf(text, sizeof text, "ranks do different things: rank %u called %s, rank %u calls %s",
+             pair->rank, here, from, theirs);
+    net_blame(pair->net, SOLO_EMISMATCH, text);
 }
 
 static void fail_in_length(struct span *x, uint32_t from, uint64_t sent, uint64_t wanted)

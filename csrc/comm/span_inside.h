@@ -71,10 +71,17 @@ struct span {
 /* The collective under way and those behind it, by the last bits of their sequence. */
 #define SPAN_RING 4u
 
+/* What this rank called before: who only sends may be so far ahead of who finds that it does another
+ * thing. */
+#define SPAN_PAST 64u
+
 struct span_pair {
     struct span at[SPAN_RING];
     struct net *net;
+    uint32_t rank;   /* this one's, in the group */
     uint64_t latest; /* sequence that was begun last */
+    uint64_t passed; /* up to here, without it, all are done */
+    struct op_header past[SPAN_PAST];
 };
 
 static inline struct span *span_at(struct span_pair *pair, uint64_t sequence)
@@ -127,5 +134,7 @@ void span_let_go(struct span *x); /* after an error: nothing is written to its m
 struct frame span_frame(const struct span *x, uint32_t to, uint32_t piece, uint32_t stage,
                         uint64_t transfer_bytes, uint64_t offset);
 int span_place(struct span *x, uint32_t from, const struct frame *frame, void **room_out);
+/* It is of a collective that is done: this rank awaited nothing of it, and the other does not the same. */
+void span_blame(const struct span_pair *pair, uint32_t from, const struct frame *frame);
 
 #endif

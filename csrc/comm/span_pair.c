@@ -16,6 +16,10 @@ static struct span *span_of(struct span_pair *pair, uint64_t sequence)
 
 static int on_place(void *context, uint32_t from, const struct frame *frame, void **room_out)
 {
+    if (frame->round < ((struct span_pair *)context)->passed) {
+        span_blame(context, from, frame);
+        return 1;
+    }
     return span_place(span_of(context, frame->round), from, frame, room_out);
 }
 
@@ -47,6 +51,9 @@ int span_new(struct net *net, uint32_t world, struct span_pair **out)
         return rc;
     }
     pair->net = net;
+    for (uint32_t i = 0; i < SPAN_PAST; i++) {
+        pair->past[i].sequence = UINT64_MAX; /* none */
+    }
     net_serve(net, NET_COLLECTIVE, &calls, pair);
     *out = pair;
     return 0;
@@ -96,12 +103,16 @@ int span_run(struct span_pair *pair, const struct span_call *call)
     bool begun = x->op && x->header.sequence == call->sequence; /* ahead of its turn */
     int rc = begun ? 0 : span_begin(x, call);
     if (rc == 0) {
-        pair->latest = call->sequence;
+        pair->rank = call->members[call->place];
+        pair->latest = pair->passed = call->sequence;
         net_resume(pair->net, NET_COLLECTIVE);
         rc = span_go_on(pair, x, call);
     }
     if (rc < 0) {
         rc = give_up(pair, rc);
+    } else {
+        pair->past[call->sequence % SPAN_PAST] = x->header;
+        pair->passed++;
     }
     x->op = NULL;
     net_leave(pair->net);

@@ -149,7 +149,8 @@ uint64_t solo_group_sequence(const struct solo_group *group); /* collectives beg
 /* 0, or what broke the group; the text is this thread's error text. */
 int solo_group_health(struct solo_group *group);
 
-/* Waits for what was posted and sent, then says goodbye: 0, or the first error. */
+/* Waits for what was posted and sent: 0, or SOLO_ETIMEDOUT. SOLO_EMISMATCH: another rank has refused
+ * what this one sent in a call that was over by then (see docs/backend.md), and no call has told it. */
 int solo_group_shutdown(struct solo_group *group, uint32_t timeout_ms);
 
 /* Breaks the group: every waiting and later call, here and on the other ranks, fails with

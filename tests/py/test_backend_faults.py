@@ -324,6 +324,51 @@ def test_a_call_with_a_root_that_meets_another_is_told_to_both_at_once(
     run(body, 2, timeout_s=60)
 
 
+def wait_until_ended(process: pathlib.Path) -> None:
+    """Until another rank has written its number there and is gone; at most 30 s."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if process.exists() and (text := process.read_text()):
+            status = pathlib.Path(f"/proc/{text}/stat")
+            if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        time.sleep(0.01)
+    raise AssertionError("the other rank did not end")
+
+
+NEXT = {
+    "barrier": dist.barrier,
+    "same": lambda: dist.broadcast(torch.ones(10), 0),
+    "message": lambda: dist.send(torch.ones(10), 1),
+    "monitored": lambda: dist.monitored_barrier(),
+    "destroy": dist.destroy_process_group,
+}
+
+
+@pytest.mark.parametrize("following", NEXT)
+def test_between_hosts_who_only_sent_is_told_with_its_next_call(
+    following: str, tmp_path: pathlib.Path
+) -> None:
+    process, sent = tmp_path / "process", tmp_path / "sent"
+
+    def body(rank: int, world: int) -> None:
+        words = ("rank 0 call", "rank 1 call", "broadcast", "all_reduce")
+        dist.barrier()
+        if rank == 1:
+            while not sent.exists():
+                time.sleep(0.01)
+            fails(lambda: dist.all_reduce(torch.ones(10)), *words)
+            process.write_text(str(os.getpid()))
+            return  # and ends: its last words are there all the same
+        dist.broadcast(torch.ones(10), 0)
+        sent.touch()
+        wait_until_ended(process)
+        fails(NEXT[following], *words)
+        dist.destroy_process_group()
+
+    run(body, 2, timeout_s=60, hosts=2)
+
+
 @HOSTS
 def test_a_sparse_sum_that_meets_a_dense_one_is_told_to_both(hosts: int) -> None:
     def body(rank: int, world: int) -> None:
