@@ -145,11 +145,6 @@ void solo_group_set_timeout(struct solo_group *group, uint32_t timeout_ms)
     atomic_store(&group->timeout_ms, timeout_ms ? timeout_ms : GROUP_TIMEOUT_MS);
 }
 
-uint64_t solo_group_sequence(const struct solo_group *group)
-{
-    return atomic_load(&group->sequence);
-}
-
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 void solo_group_abort(struct solo_group *group, const char *why)

@@ -144,7 +144,6 @@ void solo_group_help(struct solo_group *group, int (*over)(void *context), void 
 int solo_group_monitored_barrier(struct solo_group *group, uint32_t timeout_ms, int wait_all);
 
 void solo_group_set_timeout(struct solo_group *group, uint32_t timeout_ms);
-uint64_t solo_group_sequence(const struct solo_group *group); /* collectives begun so far */
 
 /* 0, or what broke the group; the text is this thread's error text. */
 int solo_group_health(struct solo_group *group);

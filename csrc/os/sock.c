@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,47 +276,6 @@ int sock_connected(int fd, const struct addr *to, enum solo_reach *reach_out)
         number = errno;
     }
     return number == 0 ? 0 : sock_connect_error(number, to, reach_out);
-}
-
-static int connect_one(const struct addr *to, uint64_t deadline_us, int *fd_out,
-                       enum solo_reach *reach_out)
-{
-    int fd = -1;
-    TRY(sock_connect(to, &fd, reach_out));
-    struct pollfd one = {.fd = fd, .events = POLLOUT};
-    int ready;
-    do {
-        ready = poll(&one, 1, clock_left_ms(deadline_us, clock_us()));
-    } while (ready < 0 && errno == EINTR);
-    int rc = ready > 0 ? sock_connected(fd, to, reach_out)
-                       : sock_connect_error(ETIMEDOUT, to, reach_out);
-    if (rc < 0) {
-        close(fd);
-        return rc;
-    }
-    *reach_out = SOLO_REACHED;
-    *fd_out = fd;
-    return 0;
-}
-
-int sock_connect_blocking(const struct solo_url *url, uint64_t deadline_us, int *fd_out,
-                          enum solo_reach *reach_out)
-{
-    struct addr_list list;
-    *reach_out = SOLO_NO_NAME;
-    TRY(addr_resolve(url, deadline_us, &list));
-    int rc = SOLO_ENOENT;
-    for (uint32_t i = 0; i < list.count; i++) { /* each gets its share of what is left */
-        uint64_t now_us = clock_us();
-        uint64_t left_us = deadline_us > now_us ? deadline_us - now_us : 0;
-        uint64_t until_us =
-            deadline_us == CLOCK_NEVER ? CLOCK_NEVER : now_us + left_us / (list.count - i);
-        rc = connect_one(&list.at[i], until_us, fd_out, reach_out);
-        if (rc == 0) {
-            return 0;
-        }
-    }
-    return rc;
 }
 
 /* ---- what the kernel knows -------------------------------------------------------------- */

@@ -45,8 +45,4 @@ void sock_reset(int fd);            /* closes with RST: for aborts alone */
  * be read. */
 void sock_holder(uint16_t port, char *out, size_t size);
 
-/* Any thread. Connects within the deadline, trying every address of the name. Gives *fd_out. */
-int sock_connect_blocking(const struct solo_url *url, uint64_t deadline_us, int *fd_out,
-                          enum solo_reach *reach_out);
-
 #endif

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "dial_kit.h"
 #include "ipv6.h"
 #include "os/addr.h"
 #include "os/host.h"
@@ -185,7 +186,7 @@ TEST(a_port_where_nothing_listens_is_told_as_refused)
     enum solo_reach reach = SOLO_REACHED;
     CHECK_EQ(sock_listen(&url, &fd, &url.port), 0);
     close(fd);
-    CHECK_EQ(sock_connect_blocking(&url, clock_us() + 5000000, &fd, &reach), SOLO_EREFUSED);
+    CHECK_EQ(connect_to(&url, &fd, &reach), SOLO_EREFUSED);
     CHECK_EQ(reach, SOLO_CONN_REFUSED);
     CHECK_HAS(solo_error_text(), "nothing listens");
 }
@@ -199,10 +200,10 @@ TEST(one_listener_takes_ipv4_and_ipv6)
     for (int i = 0; i < (has_ipv6() ? 2 : 1); i++) {
         struct solo_url url = {.port = any.port};
         struct addr from;
-        enum solo_reach reach;
+        enum solo_reach reach = SOLO_REACHED;
         int fd = -1, accepted = -1;
         snprintf(url.host, sizeof url.host, "%s", hosts[i]);
-        CHECK_EQ(sock_connect_blocking(&url, clock_us() + 5000000, &fd, &reach), 0);
+        CHECK_EQ(connect_to(&url, &fd, &reach), 0);
         CHECK_EQ(reach, SOLO_REACHED);
         CHECK_EQ(sock_accept(listener, &accepted, &from), 0);
         CHECK(addr_is_loopback(&from));
@@ -235,11 +236,11 @@ TEST(the_host_tells_who_and_how_large_it_is)
 TEST(a_connection_is_watched_for_a_vanished_host_and_its_buffers_are_left_to_the_kernel)
 {
     struct solo_url any = {.host = "127.0.0.1"};
-    enum solo_reach reach;
+    enum solo_reach reach = SOLO_REACHED;
     int listener = -1, fd = -1, value = 0;
     socklen_t size = sizeof value;
     CHECK_EQ(sock_listen(&any, &listener, &any.port), 0);
-    CHECK_EQ(sock_connect_blocking(&any, clock_us() + 5000000, &fd, &reach), 0);
+    CHECK_EQ(connect_to(&any, &fd, &reach), 0);
     CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size), 0);
     CHECK_EQ(value, SOCK_USER_TIMEOUT_MS);
     CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);

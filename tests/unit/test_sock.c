@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "dial_kit.h"
 
 static int listen_fd, client_fd, server_fd;
 
@@ -14,9 +15,9 @@ static void connect_pair(void)
 {
     struct solo_url url = {.host = "127.0.0.1", .port = 0};
     struct addr from;
-    enum solo_reach reach;
+    enum solo_reach reach = SOLO_REACHED;
     CHECK_EQ(sock_listen(&url, &listen_fd, &url.port), 0);
-    CHECK_EQ(sock_connect_blocking(&url, UINT64_MAX, &client_fd, &reach), 0);
+    CHECK_EQ(connect_to(&url, &client_fd, &reach), 0);
     CHECK_EQ(sock_accept(listen_fd, &server_fd, &from), 0);
 }
 
