@@ -5,11 +5,13 @@
 LIBRARY is solo or gloo (torch.distributed), flat (solo as if every rank were alone on its host),
 mpi (mpi4py; rank and world come from mpirun), sockets (the bytes of an all_reduce, or a message
 there and back, over bare sockets; STORE is every rank's address), or memory: plain copies and
-additions, the traffic that an all_reduce cannot do without.
+additions, the traffic that an all_reduce cannot do without, which all ranks begin together and
+have done when the last has.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -48,8 +50,8 @@ def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -
         other = 1 - rank
         first, second = (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send)
         return lambda: (first(tensor, other), second(tensor, other))
-    if op in ("ddp_step", "ddp_alone"):
-        return ddp_call(count, alone=op == "ddp_alone")
+    if op.startswith("ddp_"):
+        return ddp_call(count, op)
     part = count // world
     if op == "all_gather":
         return lambda: dist.all_gather_into_tensor(tensor, tensor[rank * part : (rank + 1) * part])
@@ -60,12 +62,19 @@ def torch_call(op: str, count: int, dtype: torch.dtype, rank: int, world: int) -
     return lambda: dist.all_to_all_single(out, tensor)
 
 
-def ddp_call(count: int, *, alone: bool) -> Call:
-    """A step of a DDP model of ``count`` parameters, without optimizer; alone: and all_reduce."""
+def ddp_call(count: int, op: str) -> Call:
+    """A step of a DDP model of ``count`` parameters, without optimizer.
+
+    ddp_step: whole; ddp_lone: over a group of this rank alone, so that all that DDP does besides is
+    in it, its division of the gradients too; ddp_alone: without DDP's part (no_sync).
+    """
     width = 1024 if count > 1 << 22 else 256
     layers = max(count // width**2, 1)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
-    ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    group = lone_group() if op == "ddp_lone" else None
+    ddp = torch.nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, process_group=group
+    )
     batch = torch.ones(1, width)
 
     def step() -> None:
@@ -75,7 +84,16 @@ def ddp_call(count: int, *, alone: bool) -> Call:
         with ddp.no_sync():
             step()
 
-    return step_alone if alone else step
+    return step_alone if op == "ddp_alone" else step
+
+
+@functools.cache
+def lone_group() -> dist.ProcessGroup:
+    """This rank alone, with the same backend."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    mine = groups[dist.get_rank()]
+    assert isinstance(mine, dist.ProcessGroup)
+    return mine
 
 
 def meet(rank: int, hosts: list[str]) -> dict[int, list[socket.socket]]:
@@ -190,9 +208,13 @@ def serve(library: str, rank: int, world: int, store: str, connection: socket.so
             call = torch_call(task["op"], count, DTYPES[task["dtype"]], rank, world)
         for _ in range(2):
             call()
+        if library == "memory":
+            dist.barrier()
         begun = time.perf_counter()
         for _ in range(task["times"]):
             call()
+        if library == "memory":
+            dist.barrier()
         lines.write(json.dumps((time.perf_counter() - begun) / task["times"]) + "\n")
         lines.flush()
 
@@ -204,12 +226,12 @@ def main() -> None:
         from mpi4py import MPI
 
         rank, world = str(MPI.COMM_WORLD.rank), str(MPI.COMM_WORLD.size)
-    elif library not in ("memory", "sockets"):
+    elif library != "sockets":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if library == "flat":
             os.environ["SOLO_HOST_ID"] = f"alone-{rank}"
         init = store if "://" in store else pathlib.Path(store).as_uri()
-        backend = "solo" if library == "flat" else library
+        backend = library if library == "gloo" else "solo"
         dist.init_process_group(backend, init_method=init, rank=int(rank), world_size=int(world))
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
