@@ -179,7 +179,7 @@ static bool refused(struct master *master, uint32_t conn, const struct msg_join 
     if (!others && !master->founded) {
         master->settings_known = false; /* nobody is bound to them */
     }
-    if (join->returning && join->epoch.incarnation >= MASTER_INCARNATION_MAX) {
+    if (join->epoch.incarnation >= MASTER_INCARNATION_MAX) {
         struct text text = refuse(conn, SOLO_EPEER, 0, out);
         text_add(&text, "it tells of a master later than any can be: it is damaged");
         tell_refused(join, out);
@@ -279,8 +279,8 @@ void join_message(struct master *master, uint32_t conn, const struct msg_join *j
                           .made_by = join->committed,
                           .epoch = join->epoch};
     master->rows_stale = true;
+    settle_report(master, join);
     if (join->returning) {
-        settle_report(master, join);
         answer_doubt(master, node);
         take_higher(master, node, out);
     }

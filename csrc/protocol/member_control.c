@@ -17,13 +17,12 @@ static void identify(const struct member *member, struct msg_join *join)
     join->founder = member->founder;
     join->pending = member->submitted;
     join->committed = member->committed;
-    if (!member->joined) {
-        return;
-    }
+    /* Also before it was in a list itself: a master that was started again hears from it that there
+     * is a job, and whose return to wait for, and does not begin another with its values. */
     join->epoch = member->epoch;
     join->epoch_count = member->listed_count;
     memcpy(join->epoch_ranks, member->slot_ranks, member->listed_count * sizeof(uint32_t));
-    if (member->state == MEMBER_IN_ROUND && member->round.phase == ROUND_DONE) {
+    if (member->joined && member->state == MEMBER_IN_ROUND && member->round.phase == ROUND_DONE) {
         join->doubt = member->round.id;
         join->doubt_digest = member->round.mean_digest;
     }

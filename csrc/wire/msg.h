@@ -53,14 +53,14 @@ struct msg_join {
     struct msg_identity identity;
     struct msg_settings settings;
     struct msg_held held;
-    bool returning; /* was a member before this connection: epoch, founder are its last */
+    bool returning; /* was a member before this connection; founder: then too */
     bool founder;
     bool pending;              /* a merge of it is waiting: READY follows */
-    struct epoch epoch;        /* of its last member list */
+    struct epoch epoch;        /* of the last member list it got, in it or not; 0: none */
     struct round_id committed; /* the attempt that made held.version; round 0: unknown */
     struct round_id doubt;     /* sent DONE, no verdict; round 0: none */
     uint64_t doubt_digest;     /* of the mean */
-    uint32_t epoch_count;      /* members in its last list ... */
+    uint32_t epoch_count;      /* members in that list ... */
     uint32_t epoch_ranks[SOLO_MEMBERS_MAX]; /* ... and their node ranks, in slot order */
 };
 

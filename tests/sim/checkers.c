@@ -107,9 +107,9 @@ void check_begin(struct world *world, const struct msg_begin *begin)
     }
     for (uint32_t slot = 0; slot < begin->count; slot++) {
         struct sim_node *node = node_of(world, world->master->members.rows[slot].identity.instance);
-        if (!node || !node->waiting) {
+        if (!node || !node->waiting || node->member->control != CONTROL_ADMITTED) {
             all = false;
-            continue; /* it has died meanwhile, or gave up; the attempt cannot succeed */
+            continue; /* it has died, gave up or left this connection; the attempt cannot succeed */
         }
         attempt->parts[slot] = (struct part){.proc = node->proc,
                                              .life = world->procs[node->proc].life,

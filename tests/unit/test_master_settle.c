@@ -39,6 +39,24 @@ TEST(a_restarted_master_takes_up_the_highest_version_that_members_hold)
     CHECK_EQ(last_members.epoch.incarnation, 50);
 }
 
+TEST(a_restarted_master_that_meets_a_joiner_waits_for_the_members_that_it_tells_of)
+{
+    start(1);
+    struct msg joiner = back(5, 0, 0);
+    joiner.as.join.returning = joiner.as.join.founder = joiner.as.join.held.held = false;
+    say(5, joiner);
+    tick(MASTER_FOUND_US);
+    CHECK(!sent(5, FRAME_CATCHUP)); /* no job with the joiner's values */
+    say(0, back(0, 7, 77));
+    say(1, back(1, 7, 77));
+    say(2, back(2, 7, 77));
+    CHECK_EQ(master.version, 7);
+    CHECK(told(EVENT_SETTLED));
+    tick(MASTER_GATHER_US);
+    CHECK(sent(5, FRAME_CATCHUP));
+    CHECK_EQ(sent(5, FRAME_CATCHUP)->as.catchup.version, 7);
+}
+
 TEST(an_epoch_never_comes_twice_even_if_clocks_go_back)
 {
     start(1);

@@ -240,6 +240,32 @@ TEST(a_member_that_sent_done_is_in_doubt_when_the_master_is_lost_and_says_so)
     CHECK(find(ACTION_APPLY));
 }
 
+TEST(a_joiner_tells_a_master_of_the_list_it_got_before_it_was_in_one)
+{
+    start(0);
+    feed((struct member_event){.type = MEMBER_MASTER_UP});
+    attach();
+    CHECK_EQ(sent(FRAME_JOIN)->as.join.epoch.incarnation, 0); /* it has heard of no job */
+    admit();
+    memset(&list, 0, sizeof list);
+    list.epoch = (struct epoch){5, 3};
+    list.listed_count = list.count = 1;
+    list.rows[0].identity = (struct msg_identity){.node_rank = 4, .instance = 104};
+    list.rows[0].listed = true;
+    struct msg msg = {.type = FRAME_MEMBERS, .table.members = &list};
+    say(&msg);
+    feed((struct member_event){.type = MEMBER_MASTER_DOWN, .rc = SOLO_ECLOSED});
+    now_us = out.wake_us;
+    feed((struct member_event){.type = MEMBER_TICK});
+    feed((struct member_event){.type = MEMBER_MASTER_UP});
+    const struct msg_join *told = &sent(FRAME_JOIN)->as.join;
+    CHECK(!told->returning);
+    CHECK_EQ(told->epoch.incarnation, 5);
+    CHECK_EQ(told->epoch.counter, 3);
+    CHECK_EQ(told->epoch_count, 1);
+    CHECK_EQ(told->epoch_ranks[0], 4);
+}
+
 TEST(a_member_that_had_not_sent_done_drops_the_attempt_with_the_master)
 {
     join(1);
