@@ -24,6 +24,7 @@ enum {
     READY_MS = 10000,  /* for the started master to say that it serves */
     REPLACE_MS = 3000, /* for a master without members to go */
     LOG_BYTES_MAX = 16 << 20,
+    FIRST_MS = 30000, /* for node 0's script to be ready first, where the world is not fixed */
 };
 
 /* What node 0 hands to the master it starts; internal, so not in the table of flags. */
@@ -371,6 +372,17 @@ static const char *told(const struct launch *launch, enum flag_id id)
     return text ? agree_text(id, text) : NULL;
 }
 
+/* A fixed world begins with rank 0's values or not at all, as DDP does: what rank 0 loaded must not
+ * get lost. A job whose master node 0 started expects node 0 soon; a master by hand expects nobody. */
+static uint32_t first_ms(const struct launch *launch, bool by_node_0)
+{
+    if (launch->nnodes) {
+        return UINT32_MAX;
+    }
+    uint32_t patience_ms = launch->timeout_ms / 2; /* of the others, who would give up */
+    return !by_node_0 ? 0 : patience_ms < FIRST_MS ? patience_ms : FIRST_MS;
+}
+
 int master_process_run(struct launch *launch)
 {
     int fd = inherited(listen_variable), ready = inherited(ready_variable);
@@ -389,6 +401,7 @@ int master_process_run(struct launch *launch)
         .expected_nodes = (uint32_t)launch->expected,
         .timeout_ms = launch->timeout_ms,
         .lease_ms = launch->lease_ms,
+        .first_ms = first_ms(launch, ready >= 0),
         .events_path = launch->job_dir ? text_format("%s/events.jsonl", launch->job_dir) : NULL,
         .linger = launch->settings.of[FLAG_LINGER].value != NULL,
         .interval = told(launch, FLAG_SYNC_INTERVAL),

@@ -272,6 +272,9 @@ struct solo_master_config {
     /* The job's arguments as its first node was given them, for solo_status alone, so that a
      * launcher can compare its own before Python starts; NULL: not known. */
     const char *interval, *outer, *codec, *versions;
+    /* A new job begins with the values of the lowest node rank that is there. So long after its
+     * first node came it waits for node 0 to be that one; 0: not at all. */
+    uint32_t first_ms;
 };
 
 struct solo_master;

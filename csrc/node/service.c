@@ -353,6 +353,7 @@ static int init_master(struct solo_master *service, const struct solo_master_con
         .expected_nodes = config->expected_nodes,
         .timeout_us = (uint64_t)timeout_ms * 1000,
         .lease_us = (uint64_t)lease_ms * 1000,
+        .first_us = (uint64_t)config->first_ms * 1000,
         .linger = config->linger != 0,
     };
     TRY(copy_arguments(&master.arguments, config));

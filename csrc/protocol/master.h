@@ -43,6 +43,7 @@ struct master_config {
     uint64_t incarnation; /* wall clock in us at its start; raised above what members report */
     uint32_t min_nodes, expected_nodes;
     uint64_t timeout_us, lease_us;
+    uint64_t first_us; /* so long a new job waits for node 0, to begin with its values */
     bool linger;
 };
 

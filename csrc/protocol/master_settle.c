@@ -6,6 +6,9 @@
 
 void settle_report(struct master *master, const struct msg_join *join)
 {
+    if (join->epoch.incarnation == 0) {
+        return; /* it has heard of no job */
+    }
     if (join->epoch.incarnation >= master->highest.incarnation &&
         join->epoch.incarnation != master->epoch.incarnation) {
         /* Never an epoch twice, though clocks go back: of two masters that were told the same, the
@@ -252,6 +255,26 @@ static struct node *source(struct master *master)
     return best;
 }
 
+/* When a new job begins without node 0. Scripts load checkpoints on rank 0 alone, as DDP takes
+ * rank 0's values: whose process is ready first must not decide. 0: it is there, or not waited for. */
+static uint64_t first_until_us(const struct master *master)
+{
+    uint64_t since_us = UINT64_MAX;
+    if (master->begun || master->founded || !master->config.first_us) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < master->node_count; i++) {
+        const struct node *node = &master->nodes[i];
+        if (node->used && node->identity.node_rank == 0) {
+            return 0;
+        }
+        if (node->used && node->joined_us < since_us) {
+            since_us = node->joined_us;
+        }
+    }
+    return since_us == UINT64_MAX ? 0 : since_us + master->config.first_us;
+}
+
 static void found(struct master *master, struct master_out *out)
 {
     uint32_t count = 0;
@@ -261,7 +284,8 @@ static void found(struct master *master, struct master_out *out)
             return; /* the source is on its way */
         }
     }
-    if (count == 0 || count < master->config.min_nodes) {
+    if (count == 0 || count < master->config.min_nodes ||
+        first_until_us(master) > master->now_us) {
         return;
     }
     if (master->founded) { /* not the first time: what the others held is lost */
@@ -308,7 +332,7 @@ void settle_wake(const struct master *master, struct master_out *out)
     }
     uint64_t at_us[] = {master->phase_us + MASTER_FOUND_US,
                         master->phase_us + least_wait_us(master),
-                        master->phase_us + long_wait_us(master)};
+                        master->phase_us + long_wait_us(master), first_until_us(master)};
     for (uint32_t i = 0; i < sizeof at_us / sizeof *at_us; i++) {
         if (at_us[i] > master->now_us && at_us[i] < out->wake_us) {
             out->wake_us = at_us[i];

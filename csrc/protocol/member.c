@@ -391,6 +391,8 @@ void member_waiting_for(const struct member *member, char *buffer, uint32_t size
         text_add(&text, "the verdict of the master");
     } else {
         text_add(&text,
-                 member->joined ? "other nodes to reach their merge" : "the master to let it in");
+                 member->joined ? "other nodes to reach their merge"
+                                : "the master to let it in (a job begins with node 0, if node 0 "
+                                  "started it, and with --min_nodes nodes)");
     }
 }

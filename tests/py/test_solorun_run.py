@@ -454,6 +454,39 @@ def test_a_fixed_world_meets_and_says_for_whom_it_waits(tmp_path: pathlib.Path) 
     assert "\n  node 1: never connected\n" in errors
 
 
+def test_a_fixed_world_begins_with_what_rank_0_holds_however_late_it_is(
+    tmp_path: pathlib.Path,
+) -> None:
+    """As DDP does: scripts load a checkpoint on rank 0 alone."""
+    body = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 1)
+torch.nn.init.constant_(model.weight, 7.0 if rank == 0 else 1.0)
+model = DDP(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+if rank == 0:
+    time.sleep(5)  # the other one is at its first step, and a fresh job may begin after 2 s
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+print(rank, model.module.weight.unique().tolist())
+dist.destroy_process_group()
+"""
+    job = make(tmp_path, body)
+    env = {"MARKS": str(job.marks)}
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            start(*job.words, "--nnodes=2", f"--node_rank={rank}", job.script, **env)
+            for rank in range(2)
+        ]
+        for node in nodes:
+            stack.callback(node.kill)
+        ends = [node.communicate(timeout=90) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], ends
+    assert [out for out, _ in ends] == ["0 [7.0]\n", "1 [7.0]\n"], ends
+
+
 def test_a_node_that_never_comes_ends_a_fixed_world_with_75(tmp_path: pathlib.Path) -> None:
     job = make(tmp_path, "")
     words = [word for word in job.words if "timeout" not in word]

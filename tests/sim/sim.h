@@ -206,6 +206,7 @@ struct world {
     struct plan_model model;
     uint32_t section_cells[PLAN_SECTIONS], cells, momentum_cells;
     uint32_t min_nodes;
+    uint64_t first_us; /* a new job waits so long for node 0 */
     uint64_t timeout_us, lease_us;
     bool momentum, linger;
     uint64_t apply_us;   /* an outer step takes up to so long */

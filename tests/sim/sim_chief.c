@@ -15,6 +15,7 @@ void chief_start(struct world *world)
         .min_nodes = world->min_nodes,
         .timeout_us = world->timeout_us,
         .lease_us = world->lease_us,
+        .first_us = world->first_us,
         .linger = world->linger,
     };
     snprintf(config.job_id, sizeof config.job_id, "sim");
