@@ -284,8 +284,7 @@ static void found(struct master *master, struct master_out *out)
             return; /* the source is on its way */
         }
     }
-    if (count == 0 || count < master->config.min_nodes ||
-        first_until_us(master) > master->now_us) {
+    if (count == 0 || count < master->config.min_nodes || first_until_us(master) > master->now_us) {
         return;
     }
     if (master->founded) { /* not the first time: what the others held is lost */

@@ -390,9 +390,9 @@ void member_waiting_for(const struct member *member, char *buffer, uint32_t size
     } else if (member->state == MEMBER_IN_ROUND) {
         text_add(&text, "the verdict of the master");
     } else {
-        text_add(&text,
-                 member->joined ? "other nodes to reach their merge"
-                                : "the master to let it in (a job begins with node 0, if node 0 "
-                                  "started it, and with --min_nodes nodes)");
+        text_add(&text, member->joined
+                            ? "other nodes to reach their merge"
+                            : "the master to let it in (a job begins with node 0, if node 0 "
+                              "started it, and with --min_nodes nodes)");
     }
 }
