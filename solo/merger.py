@@ -121,9 +121,10 @@ class Merger:
                 raise TimedOut(gone.text())
         answer = done[0]
         if isinstance(answer, TimedOut):
+            url, few = self.config.master_url, report.too_few(engine)
             raise TimedOut(
-                f"{answer} at {self.config.master_url}. See who is there with: solorun status "
-                f"--master_url {self.config.master_url}"
+                f"{answer} at {url}{few and f' ({few})'}. See who is there with: solorun status "
+                f"--master_url {url}"
             ) from None
         if isinstance(answer, SoloError):
             raise answer
@@ -288,9 +289,13 @@ class Merger:
             lr_sum=self.lr_sum,
             final=final,
         )
-        while (result := engine.wait(_SLICE_SECONDS)) is None:
-            alive()
-            report.waiting(engine, "to merge")
+        try:
+            while (result := engine.wait(_SLICE_SECONDS)) is None:
+                alive()
+                report.waiting(engine, "to merge")
+        except TimedOut as late:
+            few = report.too_few(engine)
+            raise TimedOut(f"{late}{few and f' ({few})'}") from None
         self.model.unstage()
         view = self._look(engine)
         byte_count = 4 * self.model.element_count

@@ -88,11 +88,17 @@ class Report:
             waited = now - self._wait_began
             self.say(f"waiting {what}, {waited:.0f} s" + (f": {whom}" if whom else ""))
 
+    def too_few(self, engine: _C.Engine) -> str:
+        """That ``--min_nodes`` asks for more nodes; "" if it does not."""
+        here = len(engine.members())  # none are known before the master has let this node in
+        if here >= self._min_nodes or self._min_nodes == 1:
+            return ""
+        return f"--min_nodes asks for {self._min_nodes}" + (f", {here} here" if here else "")
+
     def _whom(self, engine: _C.Engine) -> str:
-        here = len(engine.members())
-        if 0 < here < self._min_nodes:
-            return f"--min_nodes asks for {self._min_nodes}, {here} here"
-        return engine.waiting_for()
+        few = self.too_few(engine)
+        whom = "" if few and engine.members() else engine.waiting_for()
+        return "; ".join(filter(None, (whom, few)))
 
     def merged(
         self,

@@ -345,6 +345,24 @@ def test_no_master_is_told_within_the_timeout() -> None:
         IntervalSync(net())
 
 
+def test_who_gives_up_for_want_of_nodes_is_told_how_many_were_asked_for() -> None:
+    with master(min_nodes=2) as url:
+        alone = settings(url, 0, min_nodes=2).replace(timeout=1.0)
+        with pytest.raises(solo.TimedOut, match=r"let it in .*\(--min_nodes asks for 2\)"):
+            IntervalSync(net(), config=alone)
+
+        def work(rank: int) -> None:
+            config = settings(url, rank, min_nodes=2).replace(timeout=30.0 if rank else 8.0)
+            sync = IntervalSync(net(), config=config)
+            if rank == 1:
+                sync._merger.leave(finished=False, reason="gone")
+                return
+            with pytest.raises(solo.TimedOut, match=r"\(--min_nodes asks for 2, 1 here\)"):
+                sync.step()
+
+        nodes(2, work)
+
+
 def test_a_wrong_token_is_refused() -> None:
     with master(token="right") as url:
         with pytest.raises(solo.AuthError):
