@@ -234,7 +234,10 @@ def _install_end() -> None:
 
 def _destroy(original: Callable[..., None], group: Any = None) -> None:
     follow = takeover.active()
-    if follow is not None and (group is None or group is dist.group.WORLD):
+    if follow is None:
+        _leave_to_parent()
+        return
+    if group is None or group is dist.group.WORLD:
         follow.finish(_failure(sys.exc_info()[1]))
     original(group)
 

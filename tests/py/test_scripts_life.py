@@ -240,7 +240,9 @@ def test_a_state_file_that_is_damaged_ends_its_node_with_65(tmp_path: pathlib.Pa
     assert str(file) in node.log() and "checksum" in node.log()
 
 
-@pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "end", ["sys.exit(3)", "dist.destroy_process_group(); raise SystemExit(3)"]
+)
 def test_a_forked_child_ends_while_its_parent_trains_on(pair: Job, end: str) -> None:
     forks = f"""
 if dist.is_initialized() and dist.get_rank() == 0:
