@@ -34,7 +34,7 @@ def status(url: str, *more: str) -> dict[str, Any]:
     return told
 
 
-def until(condition: Any, within_s: float = 20) -> Any:
+def until(condition: Any, within_s: float = 60) -> Any:
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ def master(url: str, *more: str, **env: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 def up(stack: contextlib.ExitStack, *words: str | os.PathLike[str]) -> subprocess.Popen[str]:

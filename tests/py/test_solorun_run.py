@@ -51,7 +51,7 @@ class Job:
     def start(self, *more: str) -> subprocess.Popen[str]:
         return start(*self.words, *more, self.script, MARKS=str(self.marks))
 
-    def marked(self, name: str, count: int = 1, within_s: float = 60) -> list[int]:
+    def marked(self, name: str, count: int = 1, within_s: float = 120) -> list[int]:
         """Waits for so many ranks to reach the mark; their process ids."""
         deadline = time.monotonic() + within_s
         while len(found := list(self.marks.glob(f"{name}.*"))) < count:
@@ -67,7 +67,7 @@ def make(tmp_path: pathlib.Path, body: str) -> Job:
     return Job(tmp_path, body)
 
 
-def gone(pids: list[int], within_s: float = 10) -> bool:
+def gone(pids: list[int], within_s: float = 60) -> bool:
     deadline = time.monotonic() + within_s
     while any(psutil.pid_exists(pid) for pid in pids):
         if time.monotonic() > deadline:
@@ -77,7 +77,7 @@ def gone(pids: list[int], within_s: float = 10) -> bool:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 
@@ -167,7 +167,7 @@ def test_a_signal_stops_the_ranks_and_is_the_exit_status(
         tmp_path,
         "def leave(number, frame):\n    mark('left')\n    sys.exit(0)\n"
         "for name in ('SIGTERM', 'SIGINT', 'SIGHUP'): signal.signal(getattr(signal, name), leave)\n"
-        "mark('up')\ntime.sleep(60)",
+        "mark('up')\ntime.sleep(300)",
     )
     process = job.start("--device_count=2")
     pids = job.marked("up", 2)
@@ -175,7 +175,7 @@ def test_a_signal_stops_the_ranks_and_is_the_exit_status(
     code, errors = finish(process)
     assert code == status
     assert f"stopped by {number.name}" in errors
-    job.marked("left", 2, within_s=1)
+    job.marked("left", 2)
     assert gone(pids)
 
 
@@ -208,16 +208,16 @@ def test_usr1_reaches_the_ranks_and_only_them(tmp_path: pathlib.Path) -> None:
     process.send_signal(signal.SIGUSR1)
     code, errors = finish(process)
     assert code == 0, errors
-    job.marked("told", 2, within_s=1)
+    job.marked("told", 2)
 
 
 def test_no_rank_outlives_a_killed_launcher(tmp_path: pathlib.Path) -> None:
-    job = make(tmp_path, "mark('up')\ntime.sleep(60)")
+    job = make(tmp_path, "mark('up')\ntime.sleep(300)")
     process = job.start("--device_count=2")
     pids = job.marked("up", 2)
     process.kill()
     process.communicate()
-    assert gone(pids, within_s=2)
+    assert gone(pids)
 
 
 def test_a_rank_whose_agent_died_before_it_looked_ends_too(tmp_path: pathlib.Path) -> None:
