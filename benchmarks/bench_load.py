@@ -152,6 +152,7 @@ class Case:
     package: str = "torch"
     reads: bool = True
     streamer: bool = False  # runs in the environment of the streamers
+    environ: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 ST = "x.safetensors"
@@ -169,6 +170,13 @@ CASES = {
     "safetensors pread": Case(safetensors_load, ST, {"backend": "pread"}),
     "fastsafetensors": Case(fast_load, ST, package="fastsafetensors", streamer=True),
     "runai streamer": Case(runai_load, ST, package="runai_model_streamer", streamer=True),
+    "runai streamer, small pages": Case(  # numpy asks for huge pages, which may be dear here
+        runai_load,
+        ST,
+        package="runai_model_streamer",
+        streamer=True,
+        environ={"NUMPY_MADVISE_HUGEPAGE": "0"},
+    ),
     "DCP": Case(dcp_load, "dcp"),
     "solo DCP": Case(solo_load, "dcp"),
     "fill 1 thread": Case(fill, options={"threads": 1}, reads=False),
@@ -240,7 +248,10 @@ def start(name: str, folder: pathlib.Path, *, huge: bool = True) -> subprocess.P
     python = streamers_python() if CASES[name].streamer else sys.executable
     command = [str(python), "-m", "benchmarks.bench_load", "--child", name, str(folder)]
     command += [] if huge else ["--small-pages"]
-    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    environ = {**os.environ, **CASES[name].environ}
+    process = subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+    )
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
         process.kill()
@@ -328,7 +339,7 @@ class Bench:
     def copies(self) -> None:
         rivals = ["safetensors pread"]
         if streamers_python():
-            rivals += ["fastsafetensors", "runai streamer"]
+            rivals += ["fastsafetensors", "runai streamer", "runai streamer, small pages"]
         for state, at_hand in self.states():
             names = ["torch", "solo 1 thread", "solo 2 threads", "fill 1 thread", "fill 2 threads",
                      "solo 1 thread, no checksum", "solo safetensors", *rivals]  # fmt: skip

@@ -67,7 +67,7 @@ def load(
     mmap: bool | None = None,
     only: Only = None,
     strict: bool = True,
-    verify: bool = True,
+    verify: bool | str = True,
     threads: int = 0,
     direct: str = "auto",
     weights_only: bool = True,
@@ -107,7 +107,8 @@ def load(
             dict of those tensors.
         strict: with ``only``, finding nothing is an error; in a directory, so are files that
             the index does not name.
-        verify: compare the checksums that the file has.
+        verify: compare the checksums that the file has. ``"all"``: ranks of a ``group`` also
+            compare all data that has none, of large files too, which is read twice then.
         threads: that read; 0: those of the machine, at most 8.
         direct: past the page cache: ``"auto"`` (where the file is not in it), ``"never"``,
             ``"always"``.
@@ -143,7 +144,7 @@ def load(
         raise CheckpointError(
             Problem("argument", f"mode is {mode!r}"), fix="mode='copy' or mode='mmap'"
         )
-    _check(direct, share, dtype, limits, threads, wait_stable)
+    _check(direct, share, dtype, limits, threads, wait_stable, verify)
     extra: Mapping[str, Any] = objects.allowed_names(safe_globals)
     if not weights_only:
         extra = objects.anything(path)
@@ -159,7 +160,7 @@ def load(
                     allow_expanded,
                     dict(limits or {}),
                 ),
-                how=How(threads, direct, verify, mode, progress),
+                how=How(threads, direct, bool(verify), mode, progress),
                 extra=extra,
                 map_location=map_location,
                 device_map=device_map,
@@ -173,6 +174,7 @@ def load(
                 gpu_memory_limit=gpu_memory_limit,
                 storage_options=storage_options,
                 wait_stable=wait_stable,
+                compare_all=verify == "all",
             )
             label = _label_of(path)
             with accounting.of(request, label, empty_cache=empty_cache, report=report):
@@ -191,7 +193,7 @@ def load_into(
     *,
     strict: bool = True,
     strip_prefix: str | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     threads: int = 0,
     direct: str = "auto",
     device_map: DeviceMap = None,
@@ -227,7 +229,7 @@ def load_into(
         CheckpointError: all missing, unexpected and misshaped names in one message.
     """
     path = paths.meant(path)
-    _check(direct, "auto", dtype, None, threads, wait_stable)
+    _check(direct, "auto", dtype, None, threads, wait_stable, verify)
     extra = objects.allowed_names(safe_globals)
     name = _name_of(path)
 
@@ -235,13 +237,14 @@ def load_into(
         with Progress(name) as progress, no_collection():
             request = Request(
                 options=Options(tuple(extra), True),
-                how=How(threads, direct, verify, "copy", progress),
+                how=How(threads, direct, bool(verify), "copy", progress),
                 extra=extra,
                 device_map=device_map,
                 dtype=dtype,
                 memory_limit=memory_limit,
                 storage_options=storage_options,
                 wait_stable=wait_stable,
+                compare_all=verify == "all",
             )
             with accounting.of(request, _label_of(path)):
                 return into.load_into(
@@ -265,6 +268,7 @@ def _check(
     limits: dict[str, int] | None,
     threads: int,
     wait_stable: float,
+    verify: bool | str,
 ) -> None:
     """Arguments, before anything is opened."""
     problems = []
@@ -274,6 +278,7 @@ def _check(
     for name, value, known in (
         ("direct", direct, ("auto", "never", "always")),
         ("share", share, ("auto", "read", "broadcast")),
+        ("verify", verify, (True, False, "all")),
     ):
         if value not in known:
             problems.append(Problem("argument", f"{name} is {value!r}, not one of {known}"))

@@ -132,9 +132,8 @@ def _verify(args: Any) -> None:
         _read_all(table, request)
         count = memory.count_of(len(table.storages), "storage")
         kinds = "checksums agree" if table.info["crc_known"] else "whole; it has no checksums"
-        print(
-            f"{table.source.name}: {table.kind}, {count}, {kinds}, fingerprint {fingerprint(table)}"
-        )
+        mark = fingerprint(table, all_data=True)
+        print(f"{table.source.name}: {table.kind}, {count}, {kinds}, fingerprint {mark}")
 
 
 def _read_all(table: Table, request: Request) -> None:

@@ -36,16 +36,17 @@ TRIAL_BYTES = 8 << 20  # read and sent once to see which is faster
 PIECE_BYTES = 64 << 20  # of one broadcast
 
 
-def fingerprint(table: Table) -> str:
+def fingerprint(table: Table, *, all_data: bool = False) -> str:
     """16 bytes, in hexadecimal, that differ if the content does: the metadata with the writer's
-    checksums in it; where there are none, all of the data as well, of large files samples."""
+    checksums in it; where there are none, all of the data as well, of large files samples unless
+    ``all_data`` is asked for."""
     state = hashlib.blake2b(str(table.source.size).encode(), digest_size=16)
     for part in table.index.metadata() if table.chunks is None else table.chunks.metadata():
         state.update(part)
     if table.chunks is not None:
         return state.hexdigest()
     unproven = [storage for storage in table.storages if not storage.crc and storage.bytes]
-    whole = sum(storage.bytes for storage in unproven) <= WHOLE_BYTES
+    whole = all_data or sum(storage.bytes for storage in unproven) <= WHOLE_BYTES
     for storage in unproven:
         for at, size in _pieces(storage.bytes) if whole else _samples(storage.bytes):
             data = table.source.read(table.base + storage.offset + at, size)
@@ -106,7 +107,10 @@ def _open_here(where: Where, request: Request) -> tuple[list[Table], dict[str, A
         if request.wait_stable > 0:
             wait_quiet(where, request.wait_stable)
         tables = collection.open_tables(where, request)
-        files = [(fingerprint(table), table.source.identity()) for table in tables]
+        files = [
+            (fingerprint(table, all_data=request.compare_all), table.source.identity())
+            for table in tables
+        ]
     except Exception as error:  # whatever it is, the other ranks must not wait for this one
         return [], {"path": str(where), "error": str(error)}
     return tables, {"path": str(where), "files": files, "kind": tables[0].kind}

@@ -43,6 +43,7 @@ class Request:
     storage_options: dict[str, Any] | None = None
     loaded: dict[str, int] = field(default_factory=dict)  # bytes by device, of all files
     storages: Mapping[int, list[int]] | None = None  # by id of a table, of load_into: those alone
+    compare_all: bool = False  # of ranks together: all data that has no checksums
     wait_stable: float = 0.0  # of ranks together, which must not try again one by one
     claim: ledger.Claim | None = None  # None: nothing is loaded, as by ``plan``
 

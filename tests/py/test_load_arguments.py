@@ -33,6 +33,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
         ({"mode": "x"}, "mode is 'x'"),
         ({"direct": "x"}, "direct is 'x'"),
         ({"share": "x"}, "share is 'x'"),
+        ({"verify": "al"}, "verify is 'al'"),
         ({"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
         ({"limits": {"x": 1}}, "limits has 'x'"),
         ({"limits": {"depth_max": -1}}, "'depth_max': -1"),

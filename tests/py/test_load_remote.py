@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import itertools
 import json
 import os
 import pathlib
@@ -179,6 +183,44 @@ def test_a_single_other_byte_of_a_file_without_checksums_is_seen(tmp_path: pathl
         return caught.value.reason
 
     assert ranks.run(body, 2, backend="gloo") == ["rank", "rank"]
+
+
+def test_a_byte_between_two_samples_is_seen_by_verify_all(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from solo._load import ranks as loading
+
+    monkeypatch.setattr(loading, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(loading, "STEP_BYTES", 1 << 20)
+    data = torch.zeros(500_000)
+    for rank in (0, 1):
+        data[123_456] = rank
+        solo.save({"x": data}, tmp_path / f"{rank}.safetensors")
+
+    def body(rank: int, world: int) -> list[str]:
+        path, seen = tmp_path / f"{rank}.safetensors", []
+        into = functools.partial(solo.load_into, {"x": data.clone()})
+        for verify, load in itertools.product((True, "all"), (solo.load, into)):
+            try:
+                load(path, group=dist.group.WORLD, verify=verify)
+                seen.append("")
+            except CheckpointError as error:
+                seen.append(error.reason)
+        return seen
+
+    assert ranks.run(body, 2, backend="gloo") == [["", "", "rank", "rank"]] * 2
+    prints = {_verified(tmp_path / f"{rank}.safetensors") for rank in (0, 1)}
+    assert len(prints) == 2
+
+
+def _verified(path: pathlib.Path) -> str:
+    """The fingerprint that the command line prints."""
+    from solo._load.cli import main
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert main(["verify", str(path)]) == 0
+    return text.getvalue().split("fingerprint ")[1]
 
 
 def test_large_files_are_sampled_from_begin_to_end() -> None:
