@@ -165,10 +165,13 @@ def mpi_call(op: str, count: int, rank: int, world: int) -> Call:
     if op == "barrier":
         return comm.Barrier
     if op == "send_recv":
-        other = 1 - rank
-        if rank == 0:
-            return lambda: (comm.Send(array, other), comm.Recv(array, other))
-        return lambda: (comm.Recv(array, other), comm.Send(array, other))
+        first, second = (comm.Send, comm.Recv) if rank == 0 else (comm.Recv, comm.Send)
+
+        def there_and_back() -> None:
+            first(array, 1 - rank)
+            second(array, 1 - rank)
+
+        return there_and_back
     out = torch.ones(count).numpy()
     if op == "all_gather":
         return lambda: comm.Allgather(MPI.IN_PLACE, array)
