@@ -186,7 +186,7 @@ static int prepare_job(struct solo *solo, struct layout *layout)
     struct job_config config = {settings->codec, settings->rule};
     TRY(job_open(&solo->job, layout, &config));
     solo->has_job = true;
-    job_warm(&solo->job);
+    TRY(job_warm(&solo->job));
     solo->member_memory = calloc(1, member_memory_bytes(&solo->job.state_plan.model) + 8);
     if (!solo->member_memory) {
         return err_set(SOLO_ENOMEM, "no memory for the map of the model's chunks");

@@ -115,15 +115,6 @@ int job_open(struct job *job, struct layout *layout, const struct job_config *co
     return rc;
 }
 
-void job_warm(struct job *job)
-{
-    const struct area *const areas[] = {&job->theta,      &job->integers,      &job->momentum,
-                                        &job->next_theta, &job->next_integers, &job->next_momentum};
-    for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) {
-        area_populate(areas[i]);
-    }
-}
-
 #define AREAS 10
 
 void job_close(struct job *job)
@@ -191,8 +182,27 @@ int job_begin(struct job *job, const struct job_round *round, void *const *data)
     job->own_count = plan_owned_count(&round->plan, round->slot);
     TRY(map_chunks(job));
     uint64_t own = job->offsets[job->own_first + job->own_count] - job->offsets[job->own_first];
-    TRY(area_reserve(&job->mean, job->offsets[round->plan.chunk_count], "the encoded mean"));
-    return area_reserve(&job->inbox, own * (round->plan.members - 1), "the members' deltas");
+    uint32_t others = round->plan.members - 1;
+    uint64_t means = others ? job->offsets[round->plan.chunk_count] : 0; /* alone: sent to nobody */
+    TRY(area_reserve(&job->mean, means, "the encoded mean"));
+    return area_reserve(&job->inbox, own * others, "the members' deltas");
+}
+
+int job_warm(struct job *job)
+{
+    struct job_round two = {0};
+    TRY(plan_init(&two.plan, &job->state_plan.model, 2, PLAN_MESH));
+    for (two.slot = 0; two.slot < 2; two.slot++) { /* one of them owns a little more */
+        TRY(job_begin(job, &two, NULL));
+    }
+    const struct area *const areas[] = {
+        &job->theta,      &job->integers,      &job->momentum,      &job->inbox,    &job->mean,
+        &job->next_theta, &job->next_integers, &job->next_momentum, &job->residual,
+    };
+    for (size_t i = 0; i < sizeof areas / sizeof *areas; i++) {
+        area_populate(areas[i]);
+    }
+    return 0;
 }
 
 bool job_owns(const struct job *job, uint32_t chunk)

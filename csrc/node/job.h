@@ -85,9 +85,10 @@ struct job {
 /* Takes the layout, also on an error. */
 int job_open(struct job *job, struct layout *layout, const struct job_config *config);
 void job_close(struct job *job);
-/* Reserves and touches what the first round needs: seconds for a large model, which nobody has to
- * wait for in the first round then. */
-void job_warm(struct job *job);
+/* Reserves and touches what a round of two members needs: seconds for a large model (a huge page that
+ * the host has to find takes 4 ms), which nobody has to wait for in the first rounds then. Call it
+ * before the first round. */
+int job_warm(struct job *job);
 /* Bytes that job_open and the first round allocate. */
 uint64_t job_bytes(const struct layout *layout, const struct job_config *config);
 

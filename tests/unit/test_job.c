@@ -1,3 +1,6 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "job_kit.h"
 
 TEST(averaging_in_fp32_gives_every_member_the_mean)
@@ -102,6 +105,38 @@ TEST(what_was_not_sent_or_summed_from_a_links_memory_is_kept)
     CHECK_EQ(job_reduce(owner, 0, NULL), 0);
     memcpy(&sent, job_mean(owner, 0, &size), sizeof sent);
     CHECK(sent == -2.0f);
+    close_members();
+}
+
+static bool is_at_hand(const struct area *area)
+{
+    static unsigned char there[1024];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (area->size + page - 1) / page;
+    CHECK(pages > 0 && pages <= sizeof there);
+    CHECK_EQ(mincore(area->base, area->size, there), 0);
+    for (size_t i = 0; i < pages; i++) {
+        if (!(there[i] & 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Where chunks may have to wait too: the first rounds would stop there for a huge page now and then.
+ * A round without the other member does not give it up. */
+TEST(what_a_round_of_two_needs_is_at_hand_before_it)
+{
+    open_members(2, "fp32", "avg");
+    for (uint32_t m = 0; m < 2; m++) {
+        CHECK_EQ(job_warm(&members[m].job), 0);
+    }
+    begin(1, NULL, false, 0);
+    begin(2, NULL, false, 1);
+    for (uint32_t m = 0; m < 2; m++) {
+        CHECK(is_at_hand(&members[m].job.inbox));
+        CHECK(is_at_hand(&members[m].job.mean));
+        CHECK(is_at_hand(&members[m].job.next_theta));
+    }
     close_members();
 }
 
