@@ -100,8 +100,8 @@ struct vec {
     /* Counts are multiples of 16. The largest element's bits of the mean, as absmax_bits: if it is
      * not finite, what was written is rubbish. */
     uint32_t (*merge_pass)(const struct vec_pass *pass, size_t count);
-    /* anchor - local past the caches, for any `out`; absmax_bits of it. */
-    uint32_t (*delta_stream)(float *out, const float *anchor, const float *local, size_t count);
+    /* anchor - local; absmax_bits of it. */
+    uint32_t (*delta_most)(float *out, const float *anchor, const float *local, size_t count);
 
     /* memcpy past the caches, for outputs larger than they are and not read again soon. */
     void (*copy_stream)(void *out, const void *in, size_t size);

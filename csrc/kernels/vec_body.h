@@ -313,21 +313,16 @@ TARGET static uint32_t merge_pass(const struct vec_pass *pass, size_t count)
     return pass->momentum ? pass_of(pass, count, false, true) : pass_of(pass, count, false, false);
 }
 
-TARGET static uint32_t delta_stream(float *out, const float *anchor, const float *local,
-                                    size_t count)
+TARGET static uint32_t delta_most(float *out, const float *anchor, const float *local, size_t count)
 {
-    size_t head = (-(uintptr_t)out & (sizeof(vf) - 1)) / sizeof *out;
-    bool streams = (uintptr_t)out % sizeof *out == 0 && head <= count;
-    size_t i = streams ? head : count;
-    uint32_t rest = vec_scalar.delta_stream(out, anchor, local, i);
     vu most = vu_zero();
+    size_t i = 0;
     for (; i + F <= count; i += F) {
         vf difference = vf_sub(vf_load(anchor + i), vf_load(local + i));
         most = vu_max(most, vu_abs(difference));
-        vf_stream(out + i, difference);
+        vf_store(out + i, difference);
     }
-    stream_end();
-    uint32_t tail = vec_scalar.delta_stream(out + i, anchor + i, local + i, count - i);
-    uint32_t found = vu_most(most), ends = tail > rest ? tail : rest;
-    return ends > found ? ends : found;
+    uint32_t rest = vec_scalar.delta_most(out + i, anchor + i, local + i, count - i);
+    uint32_t found = vu_most(most);
+    return rest > found ? rest : found;
 }

@@ -8,5 +8,5 @@
     .add_bf16 = add_bf16, .delta = delta, .absmax_bits = absmax_bits, .encode_bf16 = encode_bf16,
     .encode_int8 = encode_int8, .decode_int8 = decode_int8, .axpy_int8 = axpy_int8,
     .outer_plain = outer_plain, .outer_momentum = outer_momentum, .digest_stripes = digest_stripes,
-    .merge_pass = merge_pass, .delta_stream = delta_stream, .copy_stream = copy_stream,
+    .merge_pass = merge_pass, .delta_most = delta_most, .copy_stream = copy_stream,
     .crc32 = VEC_CRC32,

@@ -241,7 +241,7 @@ static uint32_t merge_pass(const struct vec_pass *pass, size_t count)
     return most;
 }
 
-static uint32_t delta_stream(f32 *out, const f32 *anchor, const f32 *local, size_t count)
+static uint32_t delta_most(f32 *out, const f32 *anchor, const f32 *local, size_t count)
 {
     delta(out, anchor, local, NULL, count);
     return absmax_bits(out, count);

@@ -59,15 +59,6 @@ void job_note_delta(struct job *job, uint32_t chunk, const struct job_tile *tile
     }
 }
 
-/* Past our cache: the lines are in that of the other process, and to fetch them from there one by
- * one, only to overwrite them, takes five times as long. */
-void job_into_room(void *room, const struct job_tile *tile, const void *from)
-{
-    if (room) {
-        cpu_vec()->copy_stream((uint8_t *)room + tile->byte, from, tile->bytes);
-    }
-}
-
 const float *job_local(struct job *job, const struct job_tile *tile)
 {
     size_t pieces = job_pieces(job, tile->flat, tile->count, job->data);
@@ -79,8 +70,9 @@ const float *job_local(struct job *job, const struct job_tile *tile)
     return values;
 }
 
-/* A plain delta straight into a link's memory. false: it is not plain, or not finite, or one of
- * those that are looked at. */
+/* A plain delta straight into a link's memory, through the caches: a ring is small enough to stay in
+ * one that both processes share, and writing to main memory is what such a merge waits for. false:
+ * it is not plain, or not finite, or one of those that are looked at. */
 static bool encode_pass(struct job *job, const struct job_tile *tile, uint8_t *room)
 {
     bool plain = tile->section != SOLO_MAX && !codec_has_residual(job_codec(job, tile->section));
@@ -89,7 +81,7 @@ static bool encode_pass(struct job *job, const struct job_tile *tile, uint8_t *r
     }
     const float *anchor = (const float *)job->theta.base + tile->flat;
     float *to = (float *)(void *)(room + tile->byte);
-    return cpu_vec()->delta_stream(to, anchor, job_local(job, tile), tile->count) < F32_INF;
+    return cpu_vec()->delta_most(to, anchor, job_local(job, tile), tile->count) < F32_INF;
 }
 
 int job_encode(struct job *job, uint32_t index, void *room)
@@ -106,7 +98,9 @@ int job_encode(struct job *job, uint32_t index, void *room)
         uint8_t *out = room ? job->tiles->own : waits + tile.byte;
         TRY(job_encode_tile(job, &tile, out));
         job_note_delta(job, index, &tile, out);
-        job_into_room(room, &tile, out);
+        if (room) {
+            memcpy((uint8_t *)room + tile.byte, out, tile.bytes);
+        }
     }
     job->made.chunk = index;
     job->made.at = room;

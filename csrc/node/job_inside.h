@@ -37,8 +37,6 @@ uint8_t *job_mean_at(const struct job *job, uint32_t chunk);                 /* 
 uint8_t *job_inbox_at(const struct job *job, uint32_t slot, uint32_t chunk); /* one we own */
 
 int job_encode_tile(struct job *job, const struct job_tile *tile, uint8_t *out);
-/* What was made of a tile, into a link's memory (NULL: nothing happens). */
-void job_into_room(void *room, const struct job_tile *tile, const void *from);
 void job_note_delta(struct job *job, uint32_t chunk, const struct job_tile *tile,
                     const uint8_t *bytes);
 void job_take_next(struct job *job); /* the next anchor is the anchor, and the other way round */

@@ -164,12 +164,13 @@ static const uint8_t *lone_other(const struct job *job, uint32_t index, const st
     return both ? source_of(job, 1 - round->slot, index) + tile->byte : NULL;
 }
 
-/* The mean of a tile, hashed, and the outer step with it. */
+/* The mean of a tile, hashed, and the outer step with it. `room`: where it goes in a link's memory,
+ * or NULL. */
 static int finish_tile(struct job *job, uint32_t index, const struct job_tile *tile, uint8_t *out,
-                       struct digest *digest)
+                       uint8_t *room, struct digest *digest)
 {
     const uint8_t *other = lone_other(job, index, tile);
-    if (other && job_pass_sum(job, tile, other, out, digest)) {
+    if (other && job_pass_sum(job, tile, other, room ? room : out, digest)) {
         if (tile->first == 0) { /* again, from the cache, to be looked at */
             TRY(job_encode_tile(job, tile, job->tiles->own));
             job_note_delta(job, index, tile, job->tiles->own);
@@ -179,6 +180,9 @@ static int finish_tile(struct job *job, uint32_t index, const struct job_tile *t
     TRY(reduce_tile(job, index, tile, out));
     digest_feed(digest, out, tile->bytes);
     job_step(job, tile, out);
+    if (room) { /* only now: what lies there the other process can change */
+        memcpy(room, out, tile->bytes);
+    }
     return 0;
 }
 
@@ -191,8 +195,8 @@ int job_reduce(struct job *job, uint32_t index, void *room)
     digest_begin(&digest, index);
     for (struct job_tile tile = {0}; job_tile_next(job, &chunk, &tile);) {
         uint8_t *out = waits ? waits + tile.byte : job->tiles->mean;
-        TRY(finish_tile(job, index, &tile, out, &digest));
-        job_into_room(room, &tile, out);
+        uint8_t *place = room ? (uint8_t *)room + tile.byte : NULL;
+        TRY(finish_tile(job, index, &tile, out, place, &digest));
     }
     job->mean_digest += digest_end(&digest);
     job->lent.at = NULL;
