@@ -2,9 +2,14 @@
 
 Links: 2(M-1)/M * bytes / rate, the least that M members must move each way. Loopback: memcpys
 of the model, measured by the same processes at the same time. torchft: LocalSGD and DiLoCo on the
-same model in processes of their own, beside a lighthouse. What is timed everywhere is the optimizer
-step in which the sync happens, as the training script sees it; beside torchft also without what an
-ordinary step takes, which is the sync alone.
+same model in processes of their own, beside a lighthouse.
+
+A sync happens in an optimizer step. It is timed, everywhere alike, as the scripts see it: from when
+the last node came to that step to when the last one went on, the median of all syncs of a run but
+its first two. That holds the optimizer's own work too, which is the same with and without solo or
+torchft: links and memcpys are compared with it in, which is against solo; with torchft what is
+compared is the sync alone, less the median of an ordinary step of the same run (the rows with the
+step stand beside).
 """
 
 from __future__ import annotations
@@ -70,12 +75,14 @@ class Syncs:
         ordinary: a step without.
         memcpy: one copy of the model, by all nodes at the same time.
         size: the model's bytes.
+        count: how many syncs the first is the median of.
     """
 
     sync: float
     ordinary: float
     memcpy: float = float("nan")
     size: float = float("nan")
+    count: int = 0
 
     @property
     def alone(self) -> float:
@@ -104,11 +111,13 @@ def solo_syncs(
             raise RuntimeError(f"exit codes {codes}:\n{job.nodes[0].text()[-2000:]}")
         each = [rows_of(node.output) for node in job.nodes]
     merges = [[row for row in rows if row.get("step", 1) % EVERY == 0] for rows in each]
+    seconds = sync_seconds(merges)
     return Syncs(
-        sync=median(sync_seconds(merges)),
+        sync=median(seconds),
         ordinary=median(all_of(each, "ordinary")),
         memcpy=median(all_of(each, "memcpy")),
         size=each[0][0]["bytes"],
+        count=len(seconds),
     )
 
 
@@ -134,7 +143,9 @@ def torchft_syncs(rule: str, mib: float, count: int, syncs: int) -> Syncs | None
             process.wait()
     each = [[json.loads(line) for line in re.findall(r"^{.*}$", s, re.M)] for s in shown]
     together = [[row for row in rows if row.get("participants") == count] for rows in each]
-    return Syncs(sync=median(sync_seconds(together)), ordinary=median(all_of(each, "ordinary")))
+    seconds = sync_seconds(together)
+    ordinary = median(all_of(each, "ordinary"))
+    return Syncs(sync=median(seconds), ordinary=ordinary, count=len(seconds))
 
 
 # What must pass through memory in a merge of two nodes on one host, in copies of the model (which
@@ -150,7 +161,8 @@ def loopback_row(name: str, rule: str, mib: float, solo: Syncs) -> Row:
     wanted = ("<= 12" if rule == "avg" else "<= 16") if large else ""
     least = COPIES[rule] * solo.memcpy
     moved = 2 * COPIES[rule] * solo.size / 2**20
-    note = f"memory: {moved:.0f} MiB a node, {least * 1e3:.1f} ms of copying" if large else ""
+    note = f"{solo.count} syncs"
+    note += f"; memory: {moved:.0f} MiB a node, {least * 1e3:.1f} ms of copying" if large else ""
     ratio = solo.sync / solo.memcpy
     return Row(f"{name} {rule}", solo.sync * 1e3, "ms", ratio, "memcpy", wanted, note)
 
@@ -165,12 +177,13 @@ def loopback(report: Report, directory: pathlib.Path, quick: bool) -> None:
             if theirs is None:
                 report.say("torchft cannot be installed here: its rows are left out")
                 continue
-            name = f"torchft {peer} M=2 {mib} MiB"
-            for what, they, we in (
-                ("", theirs.sync, ours.sync),
-                (" without the step", theirs.alone, ours.alone),
+            name, note = f"torchft {peer} M=2 {mib} MiB", f"{theirs.count} syncs"
+            for what, they, we, wanted in (
+                ("", theirs.alone, ours.alone, ">= 4"),
+                (" with the step", theirs.sync, ours.sync, ""),
             ):
-                report.add(Row(name + what, they * 1e3, "ms", they / we, "solo", ">= 4"))
+                against = f"solo ({we * 1e3:.1f} ms)"
+                report.add(Row(name + what, they * 1e3, "ms", they / we, against, wanted, note))
 
 
 LINKS = {1000: ("fp32", 1.0), 200: ("fp32", 1.0), 100: ("int8", 8.125 / 32)}  # Mbit/s
