@@ -1,0 +1,62 @@
+/* With whose values a job begins, and when. */
+#include "master_kit.h"
+
+TEST(a_job_begins_with_the_values_of_the_lowest_rank)
+{
+    job(3);
+    CHECK_EQ(master.phase, MASTER_BETWEEN);
+    CHECK_EQ(last_members.rows[0].identity.node_rank, 0);
+    CHECK(last_members.rows[2].founder);
+}
+
+TEST(a_new_job_waits_for_node_0_to_begin_with_its_values)
+{
+    start(1);
+    master.config.first_us = 30000000;
+    say(1, join_of(1));
+    tick(MASTER_FOUND_US);
+    CHECK(!sent(1, FRAME_CATCHUP));
+    tick(MASTER_FOUND_US);
+    say(0, join_of(0));
+    CHECK(sent(0, FRAME_CATCHUP));
+    CHECK(!sent(1, FRAME_CATCHUP));
+}
+
+TEST(a_new_job_begins_without_node_0_when_that_has_had_its_time)
+{
+    start(1);
+    master.config.first_us = 5000000;
+    tick(MASTER_FOUND_US); /* the time runs from the first node's coming */
+    say(1, join_of(1));
+    tick(0);
+    CHECK_EQ(out.wake_us, now_us + 5000000);
+    tick(4999999);
+    CHECK(!sent(1, FRAME_CATCHUP));
+    tick(1);
+    CHECK(sent(1, FRAME_CATCHUP));
+}
+
+TEST(a_job_that_has_begun_does_not_wait_for_node_0_again)
+{
+    job(2);
+    master.config.first_us = 600000000;
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 0, .text = "killed"});
+    feed((struct master_event){.type = MASTER_CLOSED, .conn = 1, .text = "killed"});
+    clear();
+    say(5, join_of(5));
+    for (uint32_t i = 0; i < 5; i++) { /* those who held the job may come back, for a while */
+        tick(9000000);
+        say(5, (struct msg){.type = FRAME_HEARTBEAT});
+    }
+    CHECK(sent(5, FRAME_CATCHUP));
+}
+
+TEST(nothing_begins_before_min_nodes_are_there)
+{
+    start(2);
+    say(0, join_of(0));
+    tick(MASTER_FOUND_US);
+    CHECK(!sent(0, FRAME_CATCHUP));
+    say(1, join_of(1));
+    CHECK(sent(0, FRAME_CATCHUP));
+}
