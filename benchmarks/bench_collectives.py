@@ -219,6 +219,36 @@ def run_links(report: Report, quick: bool, only: Sequence[int], alone: bool) -> 
                 team.close()
 
 
+# Of one connection of the path: Mbit/s (0: as the others), and its packets lost of 100.
+BAD = {"one at 5 Mbit/s": (5, 0), "one that loses 5 %": (0, 5)}
+
+
+def run_lossy(report: Report, quick: bool, rate_mbit: int) -> None:
+    """A long path of several streams, one of which is slow or lossy, beside the sound path.
+
+    Two streams that are fed alike would take as long as the bad one takes for half of the bytes;
+    one that is fed as it takes costs its share only.
+    """
+    size, delay_ms, rounds = 64 * MIB, 25, 1 if quick else 3
+    line_s = size * 8 / rate_mbit / 1e6 + delay_ms / 1e3
+    sound = 0.0
+    for what, (mbit, loss) in {"all sound": (0, 0), **BAD}.items():
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            netlab.Lab(2, rate_mbit=rate_mbit, delay_ms=delay_ms, bad_mbit=mbit,
+                       bad_loss_percent=loss) as lab,
+        ):  # fmt: skip
+            team = Team("solo", 2, pathlib.Path(folder), lab)
+            seconds = medians([team], "all_reduce", size, 1, rounds)["solo"]
+            team.close()
+        sound = sound or seconds
+        name = f"all_reduce {text(size)}, {rate_mbit} Mbit, {2 * delay_ms} ms, streams: {what}"
+        report.add(Row(name, seconds * 1e3, "ms", line_s / seconds, "of the line's rate"))
+        if mbit or loss:
+            report.add(Row(name, seconds * 1e3, "ms", sound / seconds, "of the sound path's rate",
+                           ">= 0.5", "half: one of two streams alone"))  # fmt: skip
+
+
 def run_latency(report: Report) -> None:
     """Small ones between two nodes whose links are as fast as the kernel."""
     with tempfile.TemporaryDirectory() as folder, netlab.Lab(2) as lab:
@@ -323,7 +353,7 @@ def run_start(report: Report) -> None:
                    f"gloo: {gloo * 1e3:.4g} ms"))  # fmt: skip
 
 
-PARTS = ("host", "ddp", "start", "links", "latency", "mixed", "across")
+PARTS = ("host", "ddp", "start", "links", "latency", "mixed", "across", "lossy")
 
 
 def main() -> int:
@@ -345,7 +375,7 @@ def main() -> int:
     if "start" in options.part:
         run_start(report)
     why = netlab.why_not()
-    if why and set(options.part) & {"links", "latency", "mixed", "across"}:
+    if why and set(options.part) & {"links", "latency", "mixed", "across", "lossy"}:
         report.say(f"no links are measured: {why}")
         return 0
     if "latency" in options.part:
@@ -354,6 +384,8 @@ def main() -> int:
         run_mixed(report, options.quick, options.rate)
     if "across" in options.part:
         run_across(report, options.quick, options.rate)
+    if "lossy" in options.part:
+        run_lossy(report, options.quick, min(options.rate, 200))
     if "links" in options.part:
         run_links(report, options.quick, options.line, options.alone)
     return 0

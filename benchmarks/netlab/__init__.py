@@ -53,6 +53,10 @@ class Lab:
         delay_ms: one-way delay in ms; above 0 the relay is used.
         loss_percent: packets lost of 100; above 0 the relay is used.
         queue_ms: how long a packet may wait at a link before it is dropped.
+        bad_mbit: of one TCP connection, the second to have carried 1 MiB (0: as the others); the
+            relay is used.
+        bad_loss_percent: packets that this connection loses of 100 beside the others' losses; the
+            relay is used.
     """
 
     def __init__(
@@ -63,12 +67,16 @@ class Lab:
         delay_ms: float = 0,
         loss_percent: float = 0,
         queue_ms: float = 100,
+        bad_mbit: float = 0,
+        bad_loss_percent: float = 0,
     ) -> None:
         self.count = nodes
         self.rate_mbit = rate_mbit
         self.delay_ms = delay_ms
         self.loss_percent = loss_percent
         self.queue_ms = queue_ms
+        self.bad_mbit = bad_mbit
+        self.bad_loss_percent = bad_loss_percent
         self.tag = f"solo{os.getpid() % 100000}"
         self.bridge = f"br{self.tag}"[:15]
         self.relay: subprocess.Popen[str] | None = None
@@ -85,7 +93,7 @@ class Lab:
             for node in range(self.count):
                 sh("ip", "netns", "add", self.name(node))
                 sh("ip", "-n", self.name(node), "link", "set", "lo", "up")
-            if self.delay_ms or self.loss_percent:
+            if self.delay_ms or self.loss_percent or self.bad_mbit or self.bad_loss_percent:
                 self._join_by_relay()
             else:
                 self._join_by_bridge()
@@ -144,7 +152,8 @@ class Lab:
         source = HERE / "relay.c"
         if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
             sh(os.environ.get("CC", "cc"), *FLAGS, str(source), "-o", str(program))
-        figures = [self.rate_mbit or 100_000, self.delay_ms, self.queue_ms, self.loss_percent]
+        figures = [self.rate_mbit or 100_000, self.delay_ms, self.queue_ms, self.loss_percent,
+                   self.bad_mbit, self.bad_loss_percent]  # fmt: skip
         names = [self.name(node) for node in range(self.count)]
         self.relay = subprocess.Popen(
             [program, *map(str, figures), *names], stdout=subprocess.PIPE, text=True

@@ -1,12 +1,14 @@
 /* relay.c - joins network namespaces by slow, distant links, in user space, for kernels
  * without netem.
  *
- *   relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT NAMESPACE...
+ *   relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT BAD_MBIT BAD_LOSS_PERCENT NAMESPACE...
  *
  * Makes a TUN device `solo0` in each namespace and carries packets between them by the last
  * byte of the IPv4 destination (10.77.0.k is the k-th namespace, from 1). A packet leaves its
  * node at RATE_MBIT, travels ONE_WAY_MS and arrives at RATE_MBIT; what would wait longer than
- * QUEUE_MS at either end is dropped. Losses follow a fixed seed. Prints "ready", ends with
+ * QUEUE_MS at either end is dropped. One TCP connection, the second to have carried BAD_AFTER
+ * bytes, fares worse: it gets BAD_MBIT each way (0: as the others), as behind a narrow path that
+ * its addresses were hashed to, and loses BAD_LOSS_PERCENT more. Losses follow a fixed seed. Prints "ready", ends with
  * its parent. Needs root. */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NODES_MAX = 32, PACKET_MAX = 65536, BATCH_MAX = 64 };
+enum { NODES_MAX = 32, PACKET_MAX = 65536, BATCH_MAX = 64, FLOWS_MAX = 256, BAD_AFTER = 1 << 20 };
 
 struct packet {
     struct packet *next;
@@ -42,6 +44,8 @@ struct node {
     int fd;
     uint64_t sends_until_ns, receives_until_ns; /* when its line is free, each way */
     struct queue sent;                          /* by it: in its own line, or on the way */
+    struct queue bad;                           /* the same of the connection that fares worse */
+    uint64_t bad_until_ns;                      /* of that one's own line */
     struct queue received;                      /* in the line to it */
 };
 
@@ -50,6 +54,17 @@ static int node_count;
 static double ns_per_byte;
 static uint64_t delay_ns, queue_ns;
 static uint32_t loss_of_million;
+
+/* TCP connections, while the bad one is not chosen. */
+struct flow {
+    uint32_t ports; /* the lower one first */
+    uint64_t bytes;
+};
+static struct flow flows[FLOWS_MAX];
+static int flow_count, flows_large;
+static uint32_t bad_ports; /* 0: not chosen */
+static double bad_ns_per_byte;
+static uint32_t bad_loss_of_million;
 static uint64_t seed = 88172645463325252u;
 
 static uint64_t now_ns(void)
@@ -65,12 +80,46 @@ static void die(const char *what)
     exit(1);
 }
 
-static int lost(void)
+static int lost(uint32_t of_million)
 {
     seed ^= seed << 13; /* xorshift64, Marsaglia 2003 */
     seed ^= seed >> 7;
     seed ^= seed << 17;
-    return seed % 1000000u < loss_of_million;
+    return seed % 1000000u < of_million;
+}
+
+static struct flow *flow_of(uint32_t ports)
+{
+    for (int i = 0; i < flow_count; i++) {
+        if (flows[i].ports == ports) {
+            return &flows[i];
+        }
+    }
+    if (flow_count == FLOWS_MAX) {
+        return NULL;
+    }
+    flows[flow_count] = (struct flow){.ports = ports};
+    return &flows[flow_count++];
+}
+
+/* Whether a packet is of the connection that fares worse; chooses that one. */
+static int is_bad(const uint8_t *bytes, size_t size)
+{
+    size_t at = (bytes[0] & 15u) * 4u;
+    if ((bad_ns_per_byte <= 0 && !bad_loss_of_million) || bytes[9] != 6 || size < at + 4) {
+        return 0;
+    }
+    uint32_t from = bytes[at] * 256u + bytes[at + 1], to = bytes[at + 2] * 256u + bytes[at + 3];
+    uint32_t ports = from < to ? from << 16 | to : to << 16 | from;
+    struct flow *flow = bad_ports ? NULL : flow_of(ports);
+    if (flow) {
+        int was_large = flow->bytes >= BAD_AFTER;
+        flow->bytes += size;
+        if (!was_large && flow->bytes >= BAD_AFTER && ++flows_large == 2) {
+            bad_ports = ports;
+        }
+    }
+    return bad_ports == ports;
 }
 
 /* Opens the device inside the namespace; the descriptor works from outside too. */
@@ -96,13 +145,13 @@ static int tun_open(const char *name)
 }
 
 /* Takes a line for one packet: when it is through, or 0 when the queue is too long. */
-static uint64_t line_take(uint64_t *until_ns, uint64_t from_ns, size_t size)
+static uint64_t line_take(uint64_t *until_ns, uint64_t from_ns, double ns_a_byte, size_t size)
 {
     uint64_t begin = *until_ns > from_ns ? *until_ns : from_ns;
     if (begin - from_ns > queue_ns) {
         return 0;
     }
-    *until_ns = begin + (uint64_t)((double)size * ns_per_byte);
+    *until_ns = begin + (uint64_t)((double)size * ns_a_byte);
     return *until_ns;
 }
 
@@ -128,10 +177,17 @@ static struct packet *pop(struct queue *queue)
 static void forward(struct node *from, const uint8_t *bytes, size_t size, uint64_t now)
 {
     int index = size >= 20 && bytes[0] >> 4 == 4 ? bytes[19] - 1 : -1;
-    if (index < 0 || index >= node_count || lost()) {
+    if (index < 0 || index >= node_count || lost(loss_of_million)) {
         return;
     }
-    uint64_t sent = line_take(&from->sends_until_ns, now, size);
+    uint64_t sent = line_take(&from->sends_until_ns, now, ns_per_byte, size);
+    int bad = is_bad(bytes, size);
+    if (bad && lost(bad_loss_of_million)) {
+        return;
+    }
+    if (bad && sent && bad_ns_per_byte > 0) { /* behind the line, so that it holds up nobody else */
+        sent = line_take(&from->bad_until_ns, sent, bad_ns_per_byte, size);
+    }
     struct packet *packet = sent ? malloc(sizeof *packet + size) : NULL;
     if (!packet) {
         return;
@@ -140,15 +196,16 @@ static void forward(struct node *from, const uint8_t *bytes, size_t size, uint64
     packet->to = index;
     packet->size = size;
     memcpy(packet->bytes, bytes, size);
-    push(&from->sent, packet);
+    push(bad ? &from->bad : &from->sent, packet);
 }
 
 /* Whose packet is the next to reach its receiver's line; NULL: none is on its way. */
 static struct queue *next_to_arrive(void)
 {
     struct queue *next = NULL;
-    for (int i = 0; i < node_count; i++) {
-        struct queue *sent = &nodes[i].sent;
+    for (int i = 0; i < 2 * node_count; i++) {
+        struct node *node = &nodes[i / 2];
+        struct queue *sent = i % 2 ? &node->bad : &node->sent;
         if (sent->first && (!next || sent->first->due_ns < next->first->due_ns)) {
             next = sent;
         }
@@ -167,7 +224,8 @@ static void arrive(uint64_t now)
         }
         struct packet *packet = pop(next);
         struct node *to = &nodes[packet->to];
-        packet->due_ns = line_take(&to->receives_until_ns, packet->due_ns, packet->size);
+        packet->due_ns =
+            line_take(&to->receives_until_ns, packet->due_ns, ns_per_byte, packet->size);
         if (packet->due_ns) {
             push(&to->received, packet);
         } else {
@@ -217,6 +275,7 @@ static void serve(void)
             deliver(&nodes[i], now);
             wake = earlier(wake, &nodes[i].received);
             wake = earlier(wake, &nodes[i].sent);
+            wake = earlier(wake, &nodes[i].bad);
         }
         uint64_t wait = wake > now ? wake - now : 0;
         struct timespec timeout = {(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)};
@@ -233,8 +292,9 @@ static void serve(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 6 || argc - 5 > NODES_MAX) {
-        fprintf(stderr, "usage: relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT NAMESPACE...\n");
+    if (argc < 8 || argc - 7 > NODES_MAX) {
+        fprintf(stderr, "usage: relay RATE_MBIT ONE_WAY_MS QUEUE_MS LOSS_PERCENT BAD_MBIT "
+                        "BAD_LOSS_PERCENT NAMESPACE...\n");
         return 64;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -250,8 +310,10 @@ int main(int argc, char **argv)
     delay_ns = (uint64_t)(atof(argv[2]) * 1e6);
     queue_ns = (uint64_t)(atof(argv[3]) * 1e6);
     loss_of_million = (uint32_t)(atof(argv[4]) * 1e4);
-    for (node_count = 0; node_count < argc - 5; node_count++) {
-        nodes[node_count].fd = tun_open(argv[5 + node_count]);
+    bad_ns_per_byte = atof(argv[5]) > 0 ? 8000.0 / atof(argv[5]) : 0;
+    bad_loss_of_million = (uint32_t)(atof(argv[6]) * 1e4);
+    for (node_count = 0; node_count < argc - 7; node_count++) {
+        nodes[node_count].fd = tun_open(argv[7 + node_count]);
     }
     puts("ready");
     fflush(stdout);

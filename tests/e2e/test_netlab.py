@@ -52,12 +52,20 @@ while True:
 """
 
 
-def measure(lab: netlab.Lab, size: int) -> dict[str, float]:
+def serve(lab: netlab.Lab) -> None:
     server = lab.popen(1, [sys.executable, "-c", SERVER, lab.address(1)], stdout=-1)
     assert server.stdout and server.stdout.readline() == "listening\n"
+
+
+def ask(lab: netlab.Lab, size: int) -> dict[str, float]:
     client = lab.popen(0, [sys.executable, "-c", CLIENT, lab.address(1), str(size)], stdout=-1)
     shown, _ = client.communicate(timeout=60)
     return json.loads(shown)
+
+
+def measure(lab: netlab.Lab, size: int) -> dict[str, float]:
+    serve(lab)
+    return ask(lab, size)
 
 
 def test_a_shaped_link_carries_its_rate_and_no_more() -> None:
@@ -80,6 +88,14 @@ def test_what_waits_at_a_full_line_keeps_nobody_elses_packets_back() -> None:
         )
         assert flood.stdout and flood.stdout.readline() == "sending\n"
         assert 0.010 <= measure(lab, 1000)["rtt"] < 0.2
+
+
+def test_one_connection_may_fare_worse_and_holds_up_no_other() -> None:
+    with netlab.Lab(2, rate_mbit=100, delay_ms=5, bad_mbit=1) as lab:
+        serve(lab)
+        # The second to have carried 1 MiB is the bad one: its other half then takes 4 s.
+        first, bad, third = [ask(lab, 1_500_000)["rate"] for _ in range(3)]
+        assert bad < 4e6 < min(first, third)
 
 
 def test_nothing_is_left_when_a_lab_closes() -> None:
