@@ -260,7 +260,7 @@ static struct node *source(struct master *master)
 static uint64_t first_until_us(const struct master *master)
 {
     uint64_t since_us = UINT64_MAX;
-    if (master->begun || master->founded || !master->config.first_us) {
+    if (master->begun || !master->config.first_us) {
         return 0;
     }
     for (uint32_t i = 0; i < master->node_count; i++) {
@@ -326,13 +326,13 @@ void settle_step(struct master *master, struct master_out *out)
 
 void settle_wake(const struct master *master, struct master_out *out)
 {
-    if (master->phase != MASTER_SETTLING) {
-        return;
-    }
-    uint64_t at_us[] = {master->phase_us + MASTER_FOUND_US,
+    uint64_t at_us[] = {first_until_us(master), master->phase_us + MASTER_FOUND_US,
                         master->phase_us + least_wait_us(master),
-                        master->phase_us + long_wait_us(master), first_until_us(master)};
-    for (uint32_t i = 0; i < sizeof at_us / sizeof *at_us; i++) {
+                        master->phase_us + long_wait_us(master)};
+    uint32_t count = master->phase == MASTER_SETTLING   ? sizeof at_us / sizeof *at_us
+                     : master->phase == MASTER_FOUNDING ? 1 /* its source may have gone */
+                                                        : 0;
+    for (uint32_t i = 0; i < count; i++) {
         if (at_us[i] > master->now_us && at_us[i] < out->wake_us) {
             out->wake_us = at_us[i];
         }
