@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import os
 import signal
 import sys
 import threading
@@ -224,6 +225,7 @@ def _install_end() -> None:
     dist.distributed_c10d.destroy_process_group = dist.destroy_process_group
     _around(sys, "exit", _sys_exit)
     atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_leave_to_parent)
     if threading.current_thread() is not threading.main_thread():
         return  # no place to set signal handlers from
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -234,11 +236,13 @@ def _install_end() -> None:
 
 def _destroy(original: Callable[..., None], group: Any = None) -> None:
     follow = takeover.active()
-    if follow is None:
-        _leave_to_parent()
-        return
-    if group is None or group is dist.group.WORLD:
+    of_all = group is None or group is dist.group.WORLD
+    if follow is not None and of_all:
         follow.finish(_failure(sys.exc_info()[1]))
+    if any((dist.group.WORLD if of_all else group) is its for its in _of_parent):
+        if not of_all:
+            return
+        dist.distributed_c10d._world.pg_names.clear()  # torch ends those that it finds here
     original(group)
 
 
@@ -259,7 +263,6 @@ def _sys_exit(original: Callable[..., NoReturn], status: Any = None) -> NoReturn
 def _at_exit() -> None:
     follow = takeover.active()
     if follow is None:
-        _leave_to_parent()
         return
     error = getattr(sys, "last_value", None)  # an exception that ended the script
     if error is None or isinstance(error, SystemExit):
@@ -275,11 +278,15 @@ def _at_exit() -> None:
             dist.destroy_process_group()
 
 
+_of_parent: list[Any] = []  # in a forked child: the groups of its parent
+
+
 def _leave_to_parent() -> None:
     """In a forked child the groups' threads are missing: who ends such a group waits for ever."""
     if dist.is_available() and dist.is_initialized():
         for group in dist.distributed_c10d._world.pg_map:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # lives until the process is gone
+            _of_parent.append(group)
 
 
 def _asked_to_leave(_number: int, _frame: Any) -> None:

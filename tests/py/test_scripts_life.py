@@ -254,3 +254,23 @@ dist.destroy_process_group()
 """
     script = DDP_SCRIPT.replace("\ndist.destroy_process_group()\n", forks)
     assert same(*pair.run(script, ranks=2))
+
+
+def test_a_forked_child_forms_groups_of_its_own_and_ends_them(pair: Job) -> None:
+    forks = """
+if dist.is_initialized() and dist.get_rank() == 0:
+    child = os.fork()
+    if child == 0:
+        dist.destroy_process_group()  # its parent's
+        for _ in range(2):
+            store = dist.HashStore()
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            dist.all_reduce(torch.ones(1))
+            dist.destroy_process_group()
+            assert not dist.is_initialized()
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+dist.destroy_process_group()
+"""
+    script = DDP_SCRIPT.replace("\ndist.destroy_process_group()\n", forks)
+    assert same(*pair.run(script, ranks=2))
