@@ -36,7 +36,7 @@ def draw(
         side = {"xytext": (3, 0)} if at < 0.7 * end else {"xytext": (-3, 0), "ha": "right"}
         above.axvline(at, color="0.6", linewidth=0.8, linestyle="--")
         above.annotate(
-            text_of(dict(event))[:40], (at, 0.97 - 0.06 * (index % 5)), fontsize=7,
+            text_of(dict(event))[:40].rstrip(" :"), (at, 0.97 - 0.06 * (index % 5)), fontsize=7,
             xycoords=("data", "axes fraction"), textcoords="offset points", **side,
         )  # fmt: skip
     above.set(xlabel="seconds", ylabel="training loss, nats per byte", title="nodes come and go")
