@@ -16,7 +16,7 @@ static char *seen(const struct solo_status_member *member)
     if (member->live) {
         return text_format("%.1f s ago", (double)member->last_seen_ms / 1e3);
     }
-    return text_format("%.0f s ago, left: %s", (double)member->last_seen_ms / 1e3,
+    return text_format("%.0f s ago: %s", (double)member->last_seen_ms / 1e3,
                        *member->left ? member->left : "unknown");
 }
 

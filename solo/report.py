@@ -137,7 +137,7 @@ class Report:
     def _forecast(self, training: float, exchange: float, steps: int, byte_count: int) -> None:
         share = 100 * exchange / max(exchange + training, 1e-9)
         self.say(
-            f"a merge of {byte_count / 1e6:.1f} MB takes {exchange:.2f} s, {steps} steps take "
+            f"a merge of {byte_count / 1e6:.2f} MB takes {exchange:.2f} s, {steps} steps take "
             f"{max(training, 0):.1f} s: about {share:.0f} % of the time goes into the sync"
         )
 
