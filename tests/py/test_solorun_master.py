@@ -61,7 +61,7 @@ def test_a_master_log_that_is_too_large_begins_anew_and_is_kept_once(
         stack.callback(node.kill)
         assert node.stdout
         assert node.stdout.readline() == "up\n"
-        with member(url, job_id="train", node_rank=1):
+        with member(url, job_id="train", node_rank=0):
             until((log.parent / "master.log.1").exists)
         until(log.exists)  # between the two it has no file for a moment
         until(lambda: "killed, crashed" in log.read_text())  # what became of the member
@@ -82,7 +82,7 @@ def test_a_master_whose_log_another_has_moved_writes_into_the_fresh_one(
         assert node.stdout.readline() == "up\n"
         log.rename(former)
         os.truncate(former, 17 << 20)
-        with member(url, job_id="train", node_rank=1):
+        with member(url, job_id="train", node_rank=0):
             until(log.exists)
         until(lambda: "killed, crashed" in log.read_text())
     node.wait()
@@ -98,7 +98,7 @@ def test_a_node_whose_standard_streams_were_closed_starts_its_master(
         stack.callback(node.wait)
         stack.callback(node.kill)
         until(lambda: run("status", "--json", url).returncode == 0)
-        with member(url, job_id="train", node_rank=1):
+        with member(url, job_id="train", node_rank=0):
             until(lambda: status(url)["member_count"])
 
 
