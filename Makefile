@@ -118,9 +118,11 @@ $(VENV)/.packages: requirements-dev.txt
 	@touch $@
 
 INSTALLED := $(shell find csrc launcher solo -name '*.[chpt]*' -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
+# compat, a path: with setuptools' finder a script beside the clone would take the clone's folder for the package
 $(VENV)/.installed: $(VENV)/.packages setup.py pyproject.toml $(INSTALLED)
 	@echo "compiling solo: a minute or two"
-	@$(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps -e . 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-build-isolation --no-deps -e . \
+	    --config-settings editable_mode=compat 2>&1 | grep -iE '^ *error|fatal' ; test $$? = 1
 	@install -m 755 build/release/solorun $(VENV)/bin/solorun # an editable install leaves it out
 	@cp -r build/release/share $(VENV)/
 	@touch $@

@@ -166,7 +166,7 @@ def test_a_node_whose_clock_is_not_the_masters_is_told_so(
 def test_a_master_outlives_node_0_while_a_member_is_there_and_node_0_comes_back_to_it(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
-    words = words_for(url, tmp_path, 0, "--lease=500ms")
+    words = words_for(url, tmp_path, 0, "--lease=500ms", "--timeout=10s")  # half of it for node 0
     node = start(*words, script, "30")
     assert node.stdout
     assert node.stdout.readline() == "up\n"
@@ -186,7 +186,7 @@ def test_a_master_stays_for_a_node_0_that_came_back_when_its_last_member_leaves(
     tmp_path: pathlib.Path, script: pathlib.Path, url: str
 ) -> None:
     """All nodes were killed and start again; those that die last are members meanwhile."""
-    words = words_for(url, tmp_path, 0, "--lease=500ms")
+    words = words_for(url, tmp_path, 0, "--lease=500ms", "--timeout=10s")  # half of it for node 0
     with contextlib.ExitStack() as stack:
         node = up(stack, *words, script, "30")
         pid = status(url)["master"]["pid"]
