@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -15,6 +16,8 @@ BUILD = ROOT / "build" / "release"
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Build what the C tests need, once; a compile error then fails each of them with its text."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background: so begin all
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # processes that tests start
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "ctests", "launcher"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     session.config.stash[BUILD_ERROR] = built.stderr if built.returncode else ""
