@@ -383,7 +383,7 @@ void world_init(struct world *world, uint64_t seed, bool trace)
     world->node_count = world->founders;
     world->min_nodes = sim_chance(world, 50) ? 1 : 1 + sim_random(world, world->founders);
     world->lease_us = sim_chance(world, 50) ? 10000000 : 2000000;
-    world->first_us = sim_chance(world, 50) ? 0 : 1 + sim_random(world, 30000000);
+    world->first_us = seed % 4 ? 0 : 1 + seed * 1234567 % 30000000; /* up to 30 s */
     world->timeout_us = 60000000;
     world->apply_us = sim_chance(world, 20) ? 1000000 : 3000;
     choose_model(world);
